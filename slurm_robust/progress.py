@@ -384,7 +384,7 @@ def mark(name: str) -> None:
 
 
 def find(pid: int, proc: str = "/proc") -> str | None:
-    """The path of a process's page, to be opened for reading; None if it has none or we may not read its /proc."""
+    """Return the path of a process's page, to be read; None if it has none or we may not read its /proc."""
     folder = f"{proc}/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208 (pathlib costs time on each tick of an agent)

@@ -151,7 +151,7 @@ def _pointed(directory: Path) -> dict[Path, str]:
 
 
 def _all_file_states(paths: list[Path]) -> tuple[dict[Path, _FileStates], dict[Path, str]]:
-    """The state of each, and why others cannot be read."""
+    """Return the state of each checkpoint, and why others cannot be read."""
 
     def read(path: Path) -> _FileStates | str:
         try:
@@ -175,7 +175,7 @@ _FileStates = frozenset[tuple[str, int, int, int]]
 
 
 def _file_states(path: Path) -> _FileStates:
-    """The state of a checkpoint's files; empty if it does not exist. Raises OSError if it cannot be read."""
+    """Return the state of a checkpoint's files; empty if it does not exist. Raises OSError if it cannot be read."""
     found: set[tuple[str, int, int, int]] = set()
     todo = [path, *(() if path.is_dir() else (beside(path, name) for name in (SEAL_NAME, DEMOTED_NAME)))]
     while todo:

@@ -9,5 +9,5 @@ REFUSED = f"{VARIABLE}=1: a replay saves no checkpoint, seals none, and records 
 
 
 def in_replay() -> bool:
-    """Whether this process was started for a replay of a few nodes, beside the checkpoints of the whole training."""
+    """Return whether this process is part of a replay on a few nodes, beside the whole training's checkpoints."""
     return os.environ.get(VARIABLE, "") == "1"

@@ -34,7 +34,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, fo
 
 @contextlib.contextmanager
 def progress_bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
-    """A progress bar on stderr if that is a terminal."""
+    """Show a progress bar on stderr if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -63,7 +63,7 @@ def errors_reported() -> Iterator[None]:
 
 
 def is_one_checkpoint(directory: Path) -> bool:
-    """Whether `directory` is one checkpoint, not a folder of them."""
+    """Return whether `directory` is one checkpoint, not a folder of them."""
     try:
         return directory.is_dir() and is_checkpoint(directory)
     except OSError:
@@ -93,12 +93,12 @@ def print_json(value: Any) -> None:
 
 
 def reasons(found: Iterable[tuple[Path, str]]) -> list[dict[str, Any]]:
-    """A list of paths and why, for `print_json`."""
+    """Return a list of paths and why, for `print_json`."""
     return [{"path": path, "why": why} for path, why in found]
 
 
 def _text(value: Any) -> Any:
-    """The same with valid UTF-8 strings only."""
+    """Return the value with valid UTF-8 strings only."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, (list, tuple)):
@@ -135,7 +135,7 @@ def _when(at_s: float) -> str:
 
 
 def _size(size_bytes: float) -> str:
-    """`3.4 GiB`."""
+    """Return a size as `3.4 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -144,6 +144,6 @@ def _size(size_bytes: float) -> str:
 
 
 def extent(sealed: checkpoint.Seal) -> str:
-    """`3 files, 3.4 GiB`."""
+    """Return the extent as `3 files, 3.4 GiB`."""
     count = len(sealed.files)
     return f"{count} file{'' if count == 1 else 's'}, {_size(sum(file.size_bytes for file in sealed.files))}"

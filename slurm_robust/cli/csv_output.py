@@ -13,7 +13,7 @@ _FORMULA = ("=", "+", "-", "@", "|", "%", "＝", "＋", "－", "＠")
 
 
 def cell(value: object) -> object:
-    """A value as it may stand in a file: numbers as they are, texts without control characters and not as formulas."""
+    """Return a value for a file: numbers unchanged, texts without control characters and not as formulas."""
     if value is None or isinstance(value, (int, float)):
         return value
     text = plain(value.hex() if isinstance(value, bytes) else value)
@@ -21,7 +21,7 @@ def cell(value: object) -> object:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """The rows on stdout, below their heading."""
+    """Print the rows on stdout, below their heading."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([cell(name) for name in columns])
     writer.writerows([cell(value) for value in row] for row in rows)

@@ -59,7 +59,7 @@ class Hinting:
         return "\n\n".join(message["content"] for message in messages)
 
     def hint(self, diagnosis: Diagnosis, places: Sequence[tuple[str, int]]) -> dict[str, Any]:
-        """The hint as JSON has it. Without one its `reason` says why; the diagnosis stays as it is."""
+        """Return the hint as JSON has it. Without one its `reason` says why; the diagnosis stays as it is."""
         # A run without --hint pays for no TLS.
         from slurm_robust.hint.asking import ask_for_hint, wanted  # noqa: PLC0415
         from slurm_robust.hint.client import endpoint  # noqa: PLC0415
@@ -106,7 +106,7 @@ def hinting_for(config: str | None, book: RuleBook, matcher: Matcher) -> Hinting
 
 
 def llm_config(path: str | None) -> LlmConfig:
-    """`diagnose.llm` of robust.yaml; a mistake in that file is wrong usage."""
+    """Return `diagnose.llm` of robust.yaml; a mistake in that file is wrong usage."""
     try:
         return configuration.load(path).diagnose.llm
     except configuration.ConfigError as error:
@@ -114,7 +114,7 @@ def llm_config(path: str | None) -> LlmConfig:
 
 
 def hint_text(hint: dict[str, Any]) -> list[str]:
-    """The lines of a hint, as `srobust diagnose` shows them below its diagnosis."""
+    """Return the lines of a hint, as `srobust diagnose` shows them below its diagnosis."""
     if hint["category"] is None:
         return [f"hint:       none: {hint['reason']}"]
     lines = [
@@ -134,7 +134,7 @@ def hint_text(hint: dict[str, Any]) -> list[str]:
 
 
 def expanded(folder: str) -> Path:
-    """A folder of the configuration, with `~` as the user's home."""
+    """Return a folder of the configuration, with `~` as the user's home."""
     try:
         return Path(folder).expanduser()
     except RuntimeError:
@@ -152,7 +152,7 @@ def _names_here() -> list[str]:
 
 
 def _past_text(one: Resemblance) -> str:
-    """A past incident as a model may read it: the failure, and what came of it. Other jobs' free text stays here."""
+    """Return a past incident for a model: the failure, and its outcome. Other jobs' free text stays here."""
     past = one.past
     helped = {True: "training came further after it", False: "it did not help", None: "not known to have helped"}
     what = past.cause.get("line") or past.cause.get("category") or "the same message"

@@ -65,7 +65,7 @@ def write_report(facts: Facts, choice: ReportChoice) -> None:
 
 
 def view_of(facts: Facts, choice: ReportChoice) -> ReportView:
-    """The view of the facts, narrowed to the job and user that were asked for."""
+    """Return the view of the facts, narrowed to the job and user that were asked for."""
     scope = []
     if choice.job:
         facts = of_job(facts, choice.job)

@@ -113,6 +113,6 @@ def moment(text: str, now_s: float, option: str) -> float:
 
 
 def show_doubts(facts: Facts) -> None:
-    """The doubts on stderr, so that an output for tools stays one."""
+    """Write the doubts to stderr, so that an output for tools stays one document."""
     for doubt in facts.doubts:
         click.echo(f"Note: {printable(doubt)}", err=True)

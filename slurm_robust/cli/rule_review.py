@@ -15,7 +15,7 @@ from slurm_robust.hint.proposal import RuleProposal, accept, proposals
 
 
 def review_folder(given: str, config: str | None) -> Path:
-    """The folder that was typed, else the site's."""
+    """Return the folder that was typed, else the site's."""
     return expanded(given or llm_config(config).review_dir)
 
 

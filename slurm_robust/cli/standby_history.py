@@ -24,7 +24,7 @@ _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def seconds_of(text: str) -> float:
-    """`12h`, `30d` or `8w` in seconds.
+    """Return the seconds of `12h`, `30d` or `8w`.
 
     Raises:
         click.UsageError: the text is not one of these.

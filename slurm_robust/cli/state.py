@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def source_options(function: F) -> F:
-    """`--config` and `--json`, the same for every command that shows state."""
+    """Add `--config` and `--json`, the same for every command that shows state."""
     function = click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")(function)
     return click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")(
         function
@@ -34,7 +34,7 @@ def source_options(function: F) -> F:
 
 
 def load_config(path: str | None) -> Config:
-    """The site's configuration, errors as click shows them."""
+    """Return the site's configuration; raise errors as click shows them."""
     try:
         return configuration.load(path)
     except configuration.ConfigError as error:
@@ -56,7 +56,7 @@ def config_to_show(path: str | None) -> Config:
 
 
 def load_state(config: Config) -> dict[str, Any]:
-    """The daemon's last snapshot: from its file if that can be read and is fresh, else over HTTP."""
+    """Return the daemon's last snapshot: from its file if that can be read and is fresh, else over HTTP."""
     path = Path(config.daemon.state_dir) / "state.json"
     http = config.daemon.http
     state, problem = None, ""
@@ -170,5 +170,5 @@ def print_json(value: Any) -> None:
 
 
 def clock(at_s: float | None) -> str:
-    """A local time, `01-31 23:59:59`."""
+    """Return a local time, `01-31 23:59:59`."""
     return time.strftime("%m-%d %H:%M:%S", time.localtime(at_s)) if at_s else ""

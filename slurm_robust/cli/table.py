@@ -31,7 +31,7 @@ def width() -> int:
 
 
 def plain(cell: object) -> str:
-    """A cell's text; texts come from jobs, and must not contain commands for the terminal."""
+    """Return a cell's text; texts come from jobs, and must not contain commands for the terminal."""
     text = "" if cell is None else str(cell)
     return printable(text)
 
@@ -42,9 +42,10 @@ def bold(text: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()) -> None:
-    """Print a table below its title; only that and `none` if there is no row.
+    """Print a table below its title; print only the title and `none` if there is no row.
 
-    A column that is empty in every row is left out; those in `drop` are if the width is too small, the first one first.
+    A column that is empty in every row is left out; columns in `drop` are left out if the width is too small, the first
+    one first.
     """
     click.echo(bold(title))
     if not rows:
@@ -57,7 +58,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 def render(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = (), columns_wide: int = WIDTH
 ) -> list[str]:
-    """The lines of a table, its heading first; arguments as `table`."""
+    """Return the lines of a table, its heading first; arguments as `table`."""
     cells = [[plain(cell) for cell in row] for row in rows]
     shown = [i for i in range(len(columns)) if any(row[i] for row in cells)] or [0]
     going = [columns.index(name) for name in drop if name in columns]

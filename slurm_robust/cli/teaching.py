@@ -19,7 +19,7 @@ SHOWN = ((0, "shown"), (1, "the daemon's state cannot be read; the message says 
 
 
 def lesson(examples: Iterable[tuple[str, str]], exits: Iterable[tuple[int | str, str]]) -> str:
-    """The end of a --help: what to type and what that does, then the exit codes; as click's `epilog`."""
+    """Return the end of a --help: what to type and what that does, then the exit codes; as click's `epilog`."""
     shown, codes = list(examples), [(str(code), meaning) for code, meaning in exits]
     wide = max((len(typed) for typed, _ in shown), default=0)
     lines = ["\b", "Examples:", *(f"  {typed:<{wide}}  {does}".rstrip() for typed, does in shown)]

@@ -9,7 +9,7 @@ DEFAULT_PATH = Path("/etc/slurm_robust/robust.yaml")
 
 
 def find(explicit: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file that `config.load` reads, or None if the defaults hold."""
+    """Return the file that `config.load` reads, or None if the defaults hold."""
     if explicit:
         return Path(explicit)
     if named := os.environ.get("SROBUST_CONFIG"):

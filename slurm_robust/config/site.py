@@ -335,7 +335,7 @@ def _allowed(kind: Any, keys: Sequence[str]) -> list[str]:
 
 
 def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """A sentence for each old key in the file that `load` reads; none if the file cannot be read."""
+    """Return a sentence for each old key in the file that `load` reads; none if the file cannot be read."""
     path = find(explicit)
     try:
         text = path.read_text(encoding="utf-8") if path is not None else ""
@@ -368,7 +368,7 @@ def _rename(raw: Any, text: str, name: str) -> dict[str, str]:
 
 
 def _without_empty(raw: Any, kind: type[msgspec.Struct]) -> Any:
-    """The same without empty sections (every key commented out), which YAML reads as null."""
+    """Return the YAML without empty sections (every key commented out), which YAML reads as null."""
     if not isinstance(raw, dict):
         return raw
     kinds = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}

@@ -37,7 +37,7 @@ class SuperviseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     action_limit_s: _Positive = 1800.0
     """The length of silence after which the job is acted on, even if the stacks show no cause."""
     startup_limit_s: _Positive = 1800.0
-    """The same, before the first step; for weak evidence too, if no run of this training has reported a step."""
+    """The same, before the first step; for weak evidence, too, if no run of this training has reported a step."""
     recapture_s: _Positive = 60.0
     """The time between captures while a suspicion lasts and nothing explains it."""
     quiet_capture_interval_s: _Positive = 30.0

@@ -1,7 +1,7 @@
-"""Defines the six nouns as frozen values. Standard library only; of the package it imports nothing but `mode`.
+"""Defines the six nouns as frozen values. Standard library only; of the package it imports only `mode`.
 
-`Signal → Incident → Verdict → Plan → Action → Attempt`: data goes this way and no other. Every time is
-seconds since the epoch (`…_at_s`) and every duration is seconds (`…_s`).
+`Signal → Incident → Verdict → Plan → Action → Attempt`: data goes in this direction only. Every time is seconds since
+the epoch (`…_at_s`) and every duration is seconds (`…_s`).
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Timeline:
         self._doubts.append((from_s, to_s, why))
 
     def run(self, run: RunningSteps) -> None:
-        """An attempt, after those before it."""
+        """Add an attempt, after the attempts before it."""
         self._runs.append(run)
 
     def spans(self, from_s: float, to_s: float) -> list[Span]:
@@ -157,7 +157,7 @@ class Timeline:
         return _joined(self._shared(found))
 
     def _shared(self, spans: list[Span]) -> Iterator[Span]:
-        """Spread what is known of an attempt's steps, and has no place in time, over its running steps."""
+        """Spread the known times without a place (slow and standing seconds) over an attempt's running steps."""
         starts = [run.begin_at_s for run in self._runs]
         running: dict[int, float] = {}
         for span in spans:
@@ -173,7 +173,7 @@ class Timeline:
 
 
 def _spread(span: Span, run: RunningSteps | None, running_s: float) -> Span:
-    """A span of running steps, with its part of the attempt's slow and standing seconds."""
+    """Return a span of running steps, with its part of the attempt's slow and standing seconds."""
     lost = {Spent.CHECKPOINT: run.checkpoint_s, Spent.SLOW: run.slow_s} if run is not None else {}
     lost_s = sum(lost.values())
     if not lost_s:

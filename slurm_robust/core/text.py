@@ -58,7 +58,7 @@ def joined(sentences: Iterable[str], *, most: int = _MOST_TOLD) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; empty for None."""
+    """Return a duration as `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; empty for None."""
     if seconds is None:
         return ""
     if seconds < 10:

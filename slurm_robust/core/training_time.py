@@ -102,7 +102,7 @@ class Stop:
     left_alone: bool = False
 
     def at_s(self, *names: str) -> float | None:
-        """The first of these stamps that can be a time."""
+        """Return the first of these stamps that can be a time."""
         return next((t for name in names if (t := _time(self.times.get(name))) is not None), None)
 
     @property
@@ -353,7 +353,7 @@ def _stamps(stop: Stop, around: _Around) -> tuple[list[float | None], float]:
 
 
 def _begin(around: _Around, fault: float | None, suspected: float | None, noticed: float, *, resumed: bool) -> float:
-    """The last sign of progress before the incident."""
+    """Return the last sign of progress before the incident."""
     sign = around.sign_s if around.final and not resumed else None
     if fault is None:
         return sign if sign is not None and suspected is not None and sign < suspected else suspected or noticed

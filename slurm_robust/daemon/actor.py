@@ -28,8 +28,9 @@ from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, QU
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
-"""For drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after its n-th
-action (standing actions not counted), or the first action of that kind. `plan`: right after it wrote its first plan."""
+"""The variable for drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after
+its n-th action (standing actions not counted), or the first action of that kind. `plan`: right after it wrote its first
+plan."""
 
 STANDING = (ActionKind.DRAIN_PERMIT, ActionKind.KEEP_STANDBY, ActionKind.STANDBY_CHECK)
 SOON_S = 90.0
@@ -196,7 +197,7 @@ class Actor:
             raise
 
     async def _repair_command(self, action: Action) -> None:
-        """The site's own command for a node; the only action that is no call to Slurm."""
+        """Run the site's own command for a node: the only action without a call to Slurm."""
         await run_command([str(word) for word in action.args["argv"]], float(action.args["timeout_s"]))
 
     async def _keep_standby(self, action: Action) -> None:
@@ -292,5 +293,5 @@ def _placement(action: Action) -> dict[str, Any]:
 
 
 def _ref(action: Action) -> JobRef:
-    """The job that an action is about; the address of one task of an array names the task."""
+    """Return the job that an action is about; the address of one task of an array names the task."""
     return JobRef.parse(action.target)

@@ -66,7 +66,7 @@ class SlurmReadings:
     """The jobs, the nodes on which they are, and of these the nodes with more than one job."""
     _in: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
     _of: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
-    """The jobs, and those that wait or are there, by the reservation they ask for; those that are there, by user."""
+    """The jobs; the jobs that wait or are on nodes, by reservation; and the jobs on nodes, by user."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -79,7 +79,7 @@ class SlurmReadings:
         return self._occupied()[0]
 
     def busy_without(self, job_id: int) -> frozenset[str]:
-        """The same without a job's own nodes (raw id), unless other jobs are there, too."""
+        """Return `busy` without a job's own nodes (raw id), unless other jobs are there, too."""
         busy, shared = self._occupied()
         job = self.jobs.get(job_id)
         return busy.difference(set(job.nodes) - shared) if job is not None and is_there(job) else busy
@@ -96,7 +96,7 @@ class SlurmReadings:
         return self._in[1].get(reservation, [])
 
     def there_of(self, user: str) -> list[Job]:
-        """The user's jobs that start, run, are suspended or end."""
+        """Return the user's jobs that start, run, are suspended or end."""
         if self._of[0] is not self.jobs:
             found: dict[str, list[Job]] = {}
             for job in self.jobs.values():

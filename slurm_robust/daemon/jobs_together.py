@@ -33,7 +33,7 @@ class JobsTogether:
         return job in self._read and 0 <= self.context.now_s() - self._at_s < self.max_age_s
 
     async def job(self, job: JobRef) -> Job | None:
-        """The job with its exclusions, read a moment ago or now; None if Slurm does not know it (any more)."""
+        """Return the job with its exclusions, read a moment ago or now; None if Slurm does not know it (any more)."""
         if self.has(job):
             return self._read[job]
         return await self.context.call(self.context.client.job, job)

@@ -136,7 +136,7 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def _fails_open(self, name: str) -> AsyncIterator[None]:
-        """A lease that Slurm does not show, or an error of ours, must not leave a site without a daemon."""
+        """Let the daemon act if Slurm does not show a lease, or after an error of ours: a site needs a daemon."""
         context, why = self.context, ""
         try:
             yield
@@ -154,7 +154,7 @@ class Lease:
                 self.acts, self._held_s = True, context.steady_s()
 
     def _known(self) -> Node | None:
-        """The place by the last reading of the nodes: the first node with a lease, else the first in a partition."""
+        """Return the place in the last reading: the first node with a lease, else the first node in a partition."""
         picture = self.context.picture
         name = min(picture.leased, default="")
         name = name or min((n for members in picture.partitions.values() for n in members), default="")

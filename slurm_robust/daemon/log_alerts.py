@@ -28,7 +28,7 @@ BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker res
 
 
 def alert_of(at_s: float, what: str, text: str) -> Alert | None:
-    """The alert that a line of the log is for people; None for most lines."""
+    """Return the alert that a line of the log is for people; None for most lines."""
     if what == "incident.closed" and not text.partition(": ")[2].startswith(STOPPED):
         return None
     make = _LINES.get("lemon" if what.startswith("lemon.") else what)
@@ -160,7 +160,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
 
 
 def _of_incident(at_s: float, event: str, outcome: str, text: str) -> Alert:
-    """`KEY: reason`: the key begins with the job's id."""
+    """Return the alert of `KEY: reason`: the key begins with the job's id."""
     key, _, reason = text.partition(": ")
     job = key.removeprefix("job ").partition(".")[0]
     command = f"srobust incidents {job}"

@@ -70,7 +70,7 @@ class Notifier:
         """Alert's key → since when the trouble that people were told of is no more."""
 
     def restart_timers(self) -> None:
-        """The clock was set back."""
+        """Limit remembered times to now, and read at once, since the clock was set back."""
         now_s = self.context.now_s()
         self._next_at_s = self._start_at_s = self._repeated_at_s = 0.0
         self._handed_over_s = {name: min(at_s, now_s) for name, at_s in self._handed_over_s.items()}

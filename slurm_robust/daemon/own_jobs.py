@@ -30,7 +30,7 @@ _ACCOUNT = re.compile(r"account|association", re.IGNORECASE)
 
 
 def is_own(job: Job, account: str) -> bool:
-    """Whether it is one of the jobs that the daemon, with this account, submits."""
+    """Return whether the job is one of those that the daemon, with this account, submits."""
     return job.name.startswith(NAMES) and job.user == account
 
 

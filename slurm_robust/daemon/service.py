@@ -76,7 +76,7 @@ class Timed(Protocol):
     """A part of the daemon that has timers."""
 
     def restart_timers(self) -> None:
-        """The clock was set back: nothing that is remembered may lie in the future."""
+        """Limit all remembered times to now, since the clock was set back."""
 
 
 class Daemon:

@@ -166,7 +166,7 @@ class Totals:
         return len(rows) < ROWS
 
     def _before(self, row: sqlite3.Row) -> sqlite3.Row | None:
-        """The drain that this one only gave another reason."""
+        """Return the drain to which this one only gave another reason."""
         query = "SELECT rowid, at_s FROM drains WHERE node = ? AND ended_at_s = ? AND rowid < ?"
         db = self.context.journal.db
         found: sqlite3.Row | None = db.execute(query, (row["node"], row["at_s"], row["rowid"])).fetchone()

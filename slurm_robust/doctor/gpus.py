@@ -58,7 +58,7 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _binding(found: list[str], root: Path, has: Has) -> list[Advice]:
-    """Whether each Python that runs checks here has NVIDIA's binding: prolog and srobust may use different ones."""
+    """Check whether each Python that runs checks has NVIDIA's binding: prolog and srobust may use different ones."""
     pythons = [sys.executable]
     scripts = settings_of(root).get("SROBUST_PYTHON", PYTHON)
     if (root / scripts.lstrip("/")).exists() and Path(scripts).parent != Path(sys.executable).parent:
@@ -77,7 +77,7 @@ def _binding(found: list[str], root: Path, has: Has) -> list[Advice]:
 
 
 def _torch(nodetest: NodetestConfig, has: Has) -> list[Advice]:
-    """Whether suspects and standby nodes can be tested with another node, and GPUs by computing on them."""
+    """Check whether suspects and standby nodes can be tested with another node, and GPUs by computing on them."""
     python = nodetest.python or sys.executable
     if has(python, "torch") is not False:
         return []

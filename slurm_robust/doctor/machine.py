@@ -45,7 +45,7 @@ def settings_of(root: Path) -> dict[str, str]:
 
 
 def owned(root: Path, path: str, *, run: bool) -> Advice:
-    """Whether only root can change a file that root runs or reads, and every folder of its path."""
+    """Check whether only root can change a file that root runs or reads, and every folder of its path."""
     file = root / path.lstrip("/")
     try:
         info = file.stat()

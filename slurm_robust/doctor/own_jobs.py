@@ -89,7 +89,7 @@ def _partition(
 
 
 def _account_fix(user: str, p: PartitionRules, known: Mapping[str, Association]) -> str:
-    """The line for robust.yaml, and the account that the user still lacks."""
+    """Return the line for robust.yaml, and the account that the user still lacks."""
     if fit := sorted(p.accounts & known.keys()):
         return f"robust.yaml: own_jobs: {{account: {fit[0]}}}"
     name = min(p.accounts, default="ACCOUNT")

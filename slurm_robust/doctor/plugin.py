@@ -149,7 +149,7 @@ def _command(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
 
 
 def _python(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
-    """Whether the folder that is put in front of the tasks' PYTHONPATH has our sitecustomize.py."""
+    """Check whether the folder that is put in front of the tasks' PYTHONPATH has our sitecustomize.py."""
     folder = _chosen("python", line, library)
     if folder in ("", "none") or (root / folder.lstrip("/") / "sitecustomize.py").is_file():
         return []
@@ -175,9 +175,9 @@ def built_in(library: bytes) -> dict[str, str]:
 
 
 def built_for(library: bytes) -> tuple[int, int] | None:
-    """The Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`. None if it has none.
+    """Return the Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`.
 
-    It is read without loading it, which would need symbols of Slurm.
+    None if it has none. It is read without loading it, which would need symbols of Slurm.
     """
     try:
         number = _number_at(library, b"plugin_version")
@@ -187,7 +187,7 @@ def built_for(library: bytes) -> tuple[int, int] | None:
 
 
 def _number_at(library: bytes, symbol: bytes) -> int | None:
-    """The 32-bit number that a 64-bit ELF library exports under this name."""
+    """Return the 32-bit number that a 64-bit ELF library exports under this name."""
     if library[:5] != b"\x7fELF\x02" or library[5] not in (1, 2):
         return None
     order = "<" if library[5] == 1 else ">"

@@ -50,14 +50,14 @@ def version_of(settings: Settings) -> tuple[int, int]:
 
 
 def value(settings: Settings, key: str) -> str:
-    """The text, empty if Slurm has none; the key in upper or lower case."""
+    """Return the text of a setting, empty if Slurm has none; the key is in upper or lower case."""
     wanted = key.lower()
     text = next((text for name, text in settings.items() if name.lower() == wanted), "").strip()
     return "" if text.lower() in _NOTHING else text
 
 
 def words(settings: Settings, key: str) -> set[str]:
-    """A list's items in lower case, without the part behind `=`."""
+    """Return a list's items in lower case, without the part behind `=`."""
     return {part.split("=")[0].strip().lower() for part in value(settings, key).split(",") if part.strip()}
 
 
@@ -74,7 +74,7 @@ def _ok(about: str, sentence: str) -> Advice:
 
 
 def _with(settings: Settings, key: str, item: str) -> str:
-    """The line of slurm.conf with one more item in a list."""
+    """Return the line of slurm.conf with one more item in a list."""
     return f"{key}={','.join(text for text in (value(settings, key), item) if text)}"
 
 
@@ -189,7 +189,7 @@ def _requeue(settings: Settings) -> list[Advice]:
 
 
 def codes(text: str) -> set[int]:
-    """A list of exit codes as slurm.conf takes it, `1,5-7`; other parts are ignored."""
+    """Return a list of exit codes as slurm.conf takes it, `1,5-7`; other parts are ignored."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*", part)

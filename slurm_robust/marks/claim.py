@@ -106,18 +106,18 @@ class Claim:
     acts_at_s: float = 0.0
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
-        """The verdict that the claim reports, about these of its nodes."""
+        """Return the verdict that the claim reports, about these of its nodes."""
         named = tuple(Suspect(node, (), self.confidence, self.why) for node in suspects)
         grade = next((known for known in Grade if known.value == self.grade), Grade.NONE)
         return Verdict(Conclusion.of(self.conclusion), self.why, named, grade=grade)
 
     def step_now(self, restart: int) -> int:
-        """The highest step reached, by the progress of this run of the job too; -1 where unknown."""
+        """Return the highest step reached, by the progress of this run of the job, too; -1 if unknown."""
         own = self.progress.get("step", -1.0) if self.restart == restart else -1.0
         return max(self.step, int(own) if abs(own) < 2**53 else -1)
 
     def plan(self, evict: tuple[str, ...]) -> Plan | None:
-        """The plan that the job carries out by itself, with these of its nodes evicted; None if it reports none."""
+        """Return the plan that the job carries out by itself, with these nodes of it evicted; None without one."""
         road = next((known for known in Road if known.value == self.road), None)
         return Plan(road, self.why, evict) if road is not None else None
 

@@ -53,7 +53,7 @@ class FaultMarker(NamedTuple):
 
     @property
     def about_gpus(self) -> bool:
-        """Whether it concerns those jobs only that use GPUs."""
+        """Whether the fault concerns only jobs that use GPUs."""
         return about_gpus(self.kind, self.gpus)
 
 
@@ -78,7 +78,7 @@ def without(extra: str) -> str:
 
 
 def render(marker: FaultMarker, extra: str = "") -> str:
-    """The text with this marker in place of every marker in it; what else stands there stays."""
+    """Return the text with this marker in place of every marker in it; other text stays."""
     kind = re.sub(r"[^a-z0-9_]", "_", marker.kind.lower())[:32] or "fault"
     gpus = sorted({gpu for gpu in marker.gpus if 0 <= gpu <= 9999})
     # Too many to name: then it is the whole node.

@@ -60,22 +60,22 @@ class NodeFinding(NamedTuple):
 
     @property
     def about_gpus(self) -> bool:
-        """Whether it concerns those jobs only that use GPUs."""
+        """Whether the finding concerns only jobs that use GPUs."""
         return about_gpus(self.kind, self.gpus)
 
 
 def about_gpus(kind: str, gpus: Sequence[int]) -> bool:
-    """Whether a fault of this kind and these GPUs concerns those jobs only that use GPUs."""
+    """Return whether a fault of this kind and these GPUs concerns only jobs that use GPUs."""
     return bool(gpus) or kind in ("xid", "sxid") or kind.startswith("gpu_")
 
 
 def about_rdma(kind: str) -> bool:
-    """Whether a fault of this kind concerns those jobs only that train over RDMA between nodes."""
+    """Return whether a fault of this kind concerns only jobs that train over RDMA between nodes."""
     return kind == "port" or kind.startswith("rdma_")
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot; empty if it cannot be read."""
+    """Return the kernel's name for this boot; empty if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(64).strip()
@@ -84,7 +84,7 @@ def boot_id() -> str:
 
 
 def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
-    """The file with the last of these findings, within `MAX_FINDINGS` and `MAX_BYTES`."""
+    """Return the file with the last of these findings, within `MAX_FINDINGS` and `MAX_BYTES`."""
     header = json.dumps({"v": VERSION, "boot": boot})
     lines: list[str] = []
     size = len(header) + 1
@@ -98,7 +98,7 @@ def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
 
 
 def decode(data: bytes, boot: str) -> list[NodeFinding]:
-    """The findings of this boot, in their order. Lines that are not findings of any version are skipped."""
+    """Return the findings of this boot, in their order. Lines that are not findings of any version are skipped."""
     lines = data[:MAX_BYTES].split(b"\n")
     header = _object(lines[0])
     if header.get("v") != VERSION or header.get("boot") != boot:
@@ -108,7 +108,7 @@ def decode(data: bytes, boot: str) -> list[NodeFinding]:
 
 
 def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> list[NodeFinding]:
-    """The findings in this folder; none if there is no file.
+    """Return the findings in this folder; none if there is no file.
 
     Args:
         folder: `nodecheck.cache_dir`.
@@ -156,7 +156,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def believable(raw: dict[str, Any]) -> NodeFinding | None:
-    """A finding from elsewhere, by its fields' names; None if one of them is missing, or no such value."""
+    """Return a finding from elsewhere, by its fields' names; None if a field is missing or has a wrong value."""
     seq, at_s, gpus, code = raw.get("seq"), raw.get("at_s"), raw.get("gpus", []), raw.get("code")
     words = [raw.get(key, "") for key in ("source", "kind", "urgency", "port")]
     text = raw.get("text")
@@ -174,7 +174,7 @@ def believable(raw: dict[str, Any]) -> NodeFinding | None:
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for each character that cannot be shown on a line."""
+    """Return the text with a question mark for each character that cannot be shown on a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

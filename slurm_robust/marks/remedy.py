@@ -33,12 +33,12 @@ _ANY_TAG = re.compile(r"\s*\[repair [a-z_]{1,20}\]")
 
 
 def tag(remedy: Remedy) -> str:
-    """`[repair reboot]`."""
+    """Return the tag, `[repair reboot]`."""
     return f"[repair {remedy.value}]"
 
 
 def tagged(text: str, remedy: Remedy | None, limit_chars: int) -> str:
-    """The text with its tag, in so many characters: the tag stays whole. What looks like a tag in the text goes."""
+    """Return the text with its tag, in so many characters: the tag stays whole, and other tags in the text go."""
     plain = _ANY_TAG.sub("", text)
     if remedy is None:
         return shortened(plain, limit_chars)
@@ -52,11 +52,11 @@ def named(word: str) -> Remedy | None:
 
 
 def remedy_of(reason: str) -> Remedy | None:
-    """The remedy that this text names at its end, before a job's tag; None if it names none that is known."""
+    """Return the remedy that this text names at its end, before a job's tag; None if it names none that is known."""
     match = _TAG.search(reason)
     return named(match[1]) if match else None
 
 
 def untagged(reason: str) -> str:
-    """The text without tags."""
+    """Return the text without tags."""
     return _ANY_TAG.sub("", reason).strip()

@@ -142,7 +142,7 @@ def _way(path: str) -> list[str]:
 
 
 def read_own(folder: str, name: str) -> str:
-    """A file in the state folder.
+    """Return a file in the state folder.
 
     Raises:
         OSError: it does not exist.
@@ -163,7 +163,7 @@ def read_own(folder: str, name: str) -> str:
 
 
 def boot_id(root: str = "/") -> str:
-    """The kernel's name of this boot, empty if it cannot be read."""
+    """Return the kernel's name of this boot, empty if it cannot be read."""
     try:
         with open(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read(100).decode("ascii", "replace").strip()

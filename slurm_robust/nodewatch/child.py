@@ -151,7 +151,7 @@ class ChildSource(Source):
 
 
 def _be_child(body: Body, writer: int) -> None:
-    """The child's whole life; never returns."""
+    """Run the child's whole life; never return."""
     try:
         os.closerange(3, writer)
         os.closerange(writer + 1, _MAX_FDS)
@@ -196,7 +196,7 @@ def _reaped(pid: int, within_s: float = _REAP_S) -> bool:
 
 
 def _identity(pid: str) -> str:
-    """`PID START` of a process that is there, empty for none: a number alone is given out again."""
+    """Return `PID START` of a process that exists, empty for none: a number alone may be given out again."""
     try:
         fields = Path(f"/proc/{int(pid)}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     except (OSError, ValueError):

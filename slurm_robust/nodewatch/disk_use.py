@@ -16,7 +16,7 @@ _MOST = 1024
 
 
 def in_use(root: Path, disks: Collection[str]) -> bool | None:
-    """Whether a file system or swap is lost with any of these disks (`nvme0`, `sda`); None if that is not known."""
+    """Return whether a file system or swap is lost with any of these disks (`nvme0`, `sda`); None if unknown."""
     table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo"))
     if not table:
         return None
@@ -31,7 +31,7 @@ def in_use(root: Path, disks: Collection[str]) -> bool | None:
 
 
 def _below(root: Path, names: Collection[str]) -> set[str]:
-    """These block devices, and those without which they cannot be: not the members of an array that has others."""
+    """Return these block devices and the devices below that they need; members of a redundant array are left out."""
     found: set[str] = set()
     waiting = sorted(names)
     while waiting and len(found) < _MOST:

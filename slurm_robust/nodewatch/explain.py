@@ -21,7 +21,7 @@ _ORDER = (job_urgency.NOW, job_urgency.IF_REPEATED, job_urgency.AT_NEXT_CHECKPOI
 
 
 def as_markdown() -> str:
-    """The generated half of docs/nodewatch.md."""
+    """Return the generated half of docs/nodewatch.md."""
     lines = [MARK, "", "## XIDs", "", "Each as the catalogue grades it; all that are not in this table are a note.", ""]
     graded = ((f"{code} {entry.name}", code, entry.grade) for code, entry in sorted(xids.CATALOGUE.items()))
     lines += _rows((what, urgency.of_xid(code, grade)) for what, code, grade in graded)
@@ -57,7 +57,7 @@ def as_markdown() -> str:
 
 
 def _rows(rules: Iterable[tuple[str, UrgencyRule]]) -> Iterator[str]:
-    """The table's rows, the most urgent first, without notes."""
+    """Yield the table's rows, the most urgent first, without notes."""
     rows = [(_ORDER.index(rule.name), what, rule) for what, rule in rules if rule.name != NOTE]
     yield from _HEAD
     for _, what, rule in sorted(rows, key=lambda row: row[0]):

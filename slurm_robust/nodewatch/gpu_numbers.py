@@ -47,14 +47,14 @@ class GpuNumbers:
             self._numbers.update(named)
 
     def of(self, addresses: Iterable[str]) -> tuple[int, ...]:
-        """The numbers of these GPUs; empty if one of them is not known, which means any of the node's."""
+        """Return the numbers of these GPUs; empty if one of them is not known, which means any of the node's."""
         names = [gpu_name(address) for address in addresses]
         if any(name not in self._numbers for name in names):
             return ()
         return tuple(sorted({self._numbers[name] for name in names}))
 
     def missing(self) -> frozenset[str]:
-        """The PCI addresses of GPUs that were there, and that the driver does not have any more."""
+        """Return the PCI addresses of GPUs that were there before and that the driver no longer has."""
         # The names are the driver's own list; only what is in the files is asked of the GPU.
         there = {gpu_name(name) for name in small_files.names(self._folder)}
         return frozenset(self._numbers.keys() - there)

@@ -123,7 +123,7 @@ class HostLoad:
 
 
 def _of_a_job(here: Context, pid: int, parents: Mapping[int, int]) -> bool:
-    """Whether a process belongs to a job that runs here: by its control group, its ancestors, or its environment."""
+    """Return whether a process belongs to a job here: by its control group, its ancestors, or its environment."""
     managers = processes.job_managers(here)
     folder = here.path(f"/proc/{pid}")
     if job_cgroups.job_of(here, small_files.read_text(folder / "cgroup", 4096)) in managers.values():
@@ -144,7 +144,7 @@ def _rss_kb(here: Context, pid: int) -> int:
 
 
 def _named(here: Context, process: NodeProcess) -> str:
-    """A process and its user; only /etc/passwd is asked, since a directory service may not answer."""
+    """Return a process and its user; only /etc/passwd is asked, since a directory service may not answer."""
     match = _UID.search(small_files.read_text(here.path(f"/proc/{process.pid}/status"), 4096))
     uid = match[1] if match else "?"
     entries = (line.split(":") for line in small_files.read_text(here.path("/etc/passwd"), 1 << 20).splitlines())

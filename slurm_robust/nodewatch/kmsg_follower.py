@@ -92,7 +92,7 @@ class KmsgFollower(Source):
         self.due_s = NEVER_S
 
     def read(self, moment: Moment) -> list[Seen]:
-        """The device's next records."""
+        """Read the device's next records."""
         records: list[bytes] = []
         size = lost = 0
         is_whole = False
@@ -161,7 +161,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _number(record: bytes) -> int | None:
-    """The kernel's number of a raw record."""
+    """Return the kernel's number of a raw record."""
     fields = record.split(b",", 2)
     return int(fields[1]) if len(fields) == 3 and fields[1].isdigit() else None
 

@@ -102,7 +102,7 @@ class LinkListener:
         return found
 
     def _states(self) -> list[tuple[str, bool, bool]]:
-        """(name, has a link, is switched on) of the interfaces that are considered."""
+        """Return (name, has a link, is switched on) of the interfaces that are considered."""
         fresh = replace(self._context, shared={})
         names = [*network_links.routed(fresh), *network_links.roce(fresh), *self._site]
         found = network_links.stack(fresh, names)

@@ -11,10 +11,10 @@ class Moment(NamedTuple):
     """Now.
 
     Attributes:
-        wall_s: Seconds since the epoch; jumps where somebody sets the clock.
-        uptime_s: Seconds since boot, those asleep included.
+        wall_s: Seconds since the epoch; jumps if somebody sets the clock.
+        uptime_s: Seconds since boot, including time asleep.
         monotonic_s: For pauses and deadlines.
-        since_s: Nothing that is new now is older than this, in seconds since the epoch.
+        since_s: New records are not older than this, in seconds since the epoch.
     """
 
     wall_s: float

@@ -105,7 +105,7 @@ def _listen(send: Send, wait: Callable[[float], tuple[int, str, int] | None] | N
 
 
 def _events(indexes: Sequence[int]) -> Callable[[float], tuple[int, str, int] | None] | None:
-    """A function that waits some seconds for the next event: (type, PCI address, data); None without events."""
+    """Return a function that waits some seconds for the next event: (type, PCI address, data); None without events."""
     nvml = library.binding()
     try:
         events = nvml.nvmlEventSetCreate()

@@ -79,7 +79,7 @@ def node_body(
 
 
 def has_rdma(context: Context) -> bool:
-    """Whether there is any RDMA device; a directory's listing asks no firmware."""
+    """Return whether there is any RDMA device; a directory's listing asks no firmware."""
     return bool(small_files.names(context.path(rdma.CLASS)))
 
 
@@ -131,7 +131,7 @@ def _known(before: _PortState | None, now: _PortState) -> _PortState:
 
 
 def _named(context: Context) -> list[rdma.Device]:
-    """The devices, read in full only when one came or went."""
+    """Return the devices, read in full only after one came or went."""
     names = small_files.names(context.path(rdma.CLASS))
     if context.shared.get("rdma_names") != names:
         context.shared.clear()
@@ -180,5 +180,5 @@ def _port(name: str, reason: str, text: str, moment: Moment) -> Seen:
 
 
 def driver_there(context: Context) -> bool:
-    """Whether NVML may have something to say."""
+    """Return whether NVML may have something to say."""
     return bool(context.nvml_library) or Path("/proc/driver/nvidia/version").exists()

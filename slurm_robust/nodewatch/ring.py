@@ -173,7 +173,7 @@ class FindingRing:
         return not self.dirty
 
     def inspect(self) -> None:
-        """Have the file written again where somebody removed or replaced it."""
+        """Have the file written again if somebody removed or replaced it."""
         try:
             info = os.lstat(self.folder / node_findings.FILE_NAME)
             identity: tuple[int, int] | None = (info.st_dev, info.st_ino)
@@ -211,7 +211,7 @@ def _what(finding: NodeFinding) -> _What:
 
 
 def _ends(finding: NodeFinding, what: _What) -> bool:
-    """Whether what a check or port says now is the end of that: should it come again, it is told again."""
+    """Return whether a check's or port's present word ends that problem, so that a new one is told again."""
     kind, urgency, _, port, _ = what
     return (kind, port) == (finding.kind, finding.port) and urgency not in (finding.urgency, IF_REPEATED)
 

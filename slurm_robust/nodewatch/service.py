@@ -128,7 +128,7 @@ class Service:
         self._mode: dict[str, Any] = since if since.get("mode") == mode else {"mode": mode, "since_s": time.time()}
 
     def _others(self, chosen: Choices, context: Context, checks: Sequence[Any]) -> list[_Watched]:
-        """The sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""
+        """Return the sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""
         own = _own_context(context, self._own)
         named = {check.name: check for check in checks}
 
@@ -342,7 +342,7 @@ class Service:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """A descriptor that can be read after a signal that ends the service, or has it read its settings again."""
+        """Provide a descriptor that becomes readable after a signal to end, or to read the settings again."""
         reader, writer = os.pipe()
         for fd in (reader, writer):
             os.set_blocking(fd, False)

@@ -152,7 +152,7 @@ class SlurmReporter(ChildSource):
 
 
 def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[str, Any]) -> SlurmReporter:
-    """The reporter of this node, by the site's configuration."""
+    """Return the reporter of this node, by the site's configuration."""
 
     def tell(faults: Sequence[UnfitNode], say: Say) -> None:
         from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result  # noqa: PLC0415 (the child's)

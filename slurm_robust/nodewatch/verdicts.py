@@ -20,7 +20,7 @@ _BAD = (Status.WARN, Status.FAIL)
 
 
 def to_json(name: str, finding: Finding) -> dict[str, Any]:
-    """A finding on its way from a child; only those parts of its evidence that are used."""
+    """Return a finding for its way from a child, with only the used parts of its evidence."""
     evidence = {key: finding.evidence[key] for key in ("gpus", "hung") if key in finding.evidence}
     return {
         "name": name,

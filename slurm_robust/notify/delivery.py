@@ -70,7 +70,7 @@ class Address:
         return cls(target, sendmail, url, token, tls)
 
     def without_secrets(self, text: str) -> str:
-        """A text for the log."""
+        """Return a text for the log, without secrets."""
         path = self.url.split("/", 3)[3] if self.url.count("/") > 2 else ""
         for secret in (self.url, path, self.token):
             text = text.replace(secret, "…") if len(secret) >= SECRET_CHARS else text
@@ -112,7 +112,7 @@ def slack_body(letter: Letter) -> dict[str, Any]:
 
 
 def webhook_body(letter: Letter) -> dict[str, Any]:
-    """The message as JSON; docs/json.md has its fields."""
+    """Return the message as JSON; docs/json.md has its fields."""
     alerts = [{**msgspec.to_builtins(alert), "severity": alert.severity} for alert in letter.alerts]
     return {
         "version": 1,
@@ -162,7 +162,7 @@ async def _post(
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
-    """`Retry-After`, in seconds or as a date; 0 if it is neither."""
+    """Return `Retry-After` in seconds, from seconds or a date; 0 if it is neither."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal() and len(text) < 10:
         return float(text)

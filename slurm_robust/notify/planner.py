@@ -46,11 +46,11 @@ class Rules(msgspec.Struct, frozen=True):
     per_hour: int = 10
 
     def wants(self, alert: Alert) -> bool:
-        """Whether the target is told of this at all."""
+        """Return whether the target is told of this at all."""
         return alert.event in self.events and rank(alert.severity) >= rank(self.min_severity)
 
     def wakes(self, alert: Alert) -> bool:
-        """Whether it is told of this in its quiet hours."""
+        """Return whether the target is told of this in its quiet hours."""
         return bool(self.quiet_severity) and rank(alert.severity) >= rank(self.quiet_severity)
 
 
@@ -149,7 +149,7 @@ def over_by(state: TargetState, alert: Alert) -> None:
 
 
 def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool = False) -> Letter | None:
-    """The message that is to be delivered now: another try, or a new one; None if nothing is due."""
+    """Return the message that is to be delivered now: another try, or a new one; None if nothing is due."""
     if state.flight is not None:
         return state.flight.letter if now_s >= state.flight.next_try_at_s else None
     state.sent_at_s = [at_s for at_s in state.sent_at_s if at_s > now_s - HOUR_S]

@@ -7,7 +7,7 @@ import zoneinfo
 
 
 def zone_of(name: str) -> dt.tzinfo | None:
-    """The time zone of that name; None if this machine does not know it."""
+    """Return the time zone of that name; None if this machine does not know it."""
     if name == "UTC":
         return dt.timezone.utc
     try:
@@ -17,7 +17,7 @@ def zone_of(name: str) -> dt.tzinfo | None:
 
 
 def is_quiet(hours: str, zone: dt.tzinfo, now_s: float) -> bool:
-    """Whether `hours` (`22:00-07:00`, as the configuration checks it; empty for none) cover this moment on the wall."""
+    """Return whether `hours` (`22:00-07:00`, checked by the configuration; empty for none) cover this local time."""
     if not hours:
         return False
     clock = dt.datetime.fromtimestamp(now_s, zone).strftime("%H:%M")

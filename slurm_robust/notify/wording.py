@@ -26,12 +26,12 @@ def plain(text: str, limit: int) -> str:
 
 
 def clock(at_s: float) -> str:
-    """`2026-11-23 11:02:05 UTC`."""
+    """Return a time as `2026-11-23 11:02:05 UTC`."""
     return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(at_s))
 
 
 def lasted(seconds: float) -> str:
-    """`40 min`, `3 h 10 min`."""
+    """Return a duration as `40 min`, `3 h 10 min`."""
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
@@ -75,7 +75,7 @@ def letter(
 
 
 def trial(target: str, cluster: str, now_s: float) -> Letter:
-    """A message that only shows that messages arrive."""
+    """Return a message that only shows that messages arrive."""
     alert = Alert(now_s, "test", "test", "This is a test: messages for this target arrive", command="srobust status")
     return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [alert], {}, now_s)
 

@@ -88,8 +88,8 @@ class NodeDrain:
     """A node out of service by slurm_robust, until somebody or a repair resumed it (None: still).
 
     Attributes:
-        reverted: Its check passed afterwards with nothing repaired, or a person resumed it within the hour: it was
-            taken out for nothing, as far as anybody knows.
+        reverted: Whether the drain was needless, as far as is known: the check passed afterwards without a repair, or a
+            person resumed the node within the hour.
     """
 
     node: str

@@ -235,7 +235,7 @@ def _out_s(facts: Facts) -> dict[str, float]:
 
 
 def _cluster_nodes(facts: Facts) -> int:
-    """The most nodes that the cluster had, all classes together."""
+    """Return the most nodes that the cluster had, all classes together."""
     newest: dict[str, int] = {}
     most = 0
     for size in sorted(facts.sizes, key=lambda row: row.at_s):
@@ -319,7 +319,7 @@ def _storms_weighed(failures: list[list[NodeSignal]]) -> list[list[NodeSignal]]:
 
 
 def binomial_tail(count: int, of: int, share: float) -> float:
-    """The chance of `count` or more of `of` where each comes with this probability."""
+    """Return the chance of `count` or more of `of` events that each come with this probability."""
     if count <= 0:
         return 1.0
     if count > of or share <= 0:

@@ -40,7 +40,7 @@ def of_user(facts: Facts, user: str) -> Facts:
 
 
 def is_empty(facts: Facts) -> bool:
-    """Whether nothing is left of the trainings and jobs."""
+    """Return whether nothing is left of the trainings and jobs."""
     return not (facts.attempts or facts.incidents or facts.jobs)
 
 

@@ -62,7 +62,7 @@ def _allowed(action: int, _first: str | None, second: str | None, _database: str
 
 
 def ask(db: sqlite3.Connection, query: str, timeout_s: float, clock_s: Callable[[], float]) -> QueryAnswer:
-    """The answer to one SELECT.
+    """Return the answer to one SELECT.
 
     Raises:
         QueryError: it is wrong, is no SELECT, or took longer than `timeout_s`; also while the rows are taken.

@@ -68,7 +68,7 @@ def _of_cluster(facts: Facts, name: str) -> Facts:
 def _with_sizes(
     incidents: Iterable[ClosedIncident], attempts: Iterable[SupervisedAttempt], jobs: Iterable[RanJob]
 ) -> tuple[ClosedIncident, ...]:
-    """The incidents with the nodes and GPUs of the run in which each happened."""
+    """Return the incidents with the nodes and GPUs of the run in which each happened."""
     incidents = tuple(incidents)
     wanted = {incident.job_id for incident in incidents}
     runs: dict[int, list[tuple[float, int, int]]] = {}

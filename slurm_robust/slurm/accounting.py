@@ -36,7 +36,7 @@ _GPU = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=([0-9]{1,10})(?=,|$)")
 
 
 def past_job(run: Run, job: JobRef, separator: str) -> Job | None:
-    """A job as the accounting remembers it; None if it does not."""
+    """Return a job from the accounting; None if the accounting does not know it."""
     for fields in parse.PAST_JOB_FIELDS:
         argv = ["sacct", "-n", "-X", "-P", f"--delimiter={separator}", "-j", job.address, "-o", ",".join(fields)]
         try:
@@ -114,7 +114,7 @@ def _past_run(fields: tuple[str, ...]) -> PastRun:
 
 @lru_cache(maxsize=4096)
 def _state_and_count(text: str, exit_code: str, count: str) -> tuple[str, int] | None:
-    """The state, without who cancelled it (`CANCELLED by 0`), and the count of nodes; None if one has another form.
+    """Return the state, without who cancelled it (`CANCELLED by 0`), and the count of nodes; None for another form.
 
     Few of these texts differ, among half a million runs.
     """
@@ -125,7 +125,7 @@ def _state_and_count(text: str, exit_code: str, count: str) -> tuple[str, int] |
 
 @lru_cache(maxsize=4096)
 def gpus(tres: str) -> int:
-    """The GPUs in a list of trackable resources; where only their types are tracked, these together."""
+    """Return the GPUs in a list of trackable resources; if only their types are tracked, the sum of the types."""
     found = _GPU.findall(tres)
     whole = [int(count) for kind, count in found if not kind]
     return whole[0] if whole else sum(int(count) for _, count in found)

@@ -26,7 +26,7 @@ def _refuse(what: str, value: str) -> SlurmRefusedError:
 
 
 def _matching(pattern: str, otherwise: str) -> Callable[[str], str]:
-    """A check that passes texts of this form."""
+    """Return a check that passes texts of this form."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -52,7 +52,7 @@ _signal = re.compile(r"[A-Z][A-Z0-9+]{0,15}|[1-9][0-9]?")
 
 
 def node_list_or_none(text: str) -> str:
-    """A folded node list, or an empty text, which clears."""
+    """Return a folded node list, or an empty text, which clears."""
     return node_list(text) if text else ""
 
 
@@ -70,7 +70,7 @@ def flags(texts: Iterable[str]) -> str:
 
 
 def signal(text: str) -> str:
-    """A signal's name without SIG, or its number."""
+    """Return a signal's name without SIG, or its number."""
     bare = text.upper().removeprefix("SIG")
     if not _signal.fullmatch(bare):
         raise _refuse("not a signal", text)
@@ -78,26 +78,26 @@ def signal(text: str) -> str:
 
 
 def minutes(value: int) -> int:
-    """A positive number of minutes, at most a year."""
+    """Return a positive number of minutes, at most a year."""
     if not 1 <= value <= 366 * 24 * 60:
         raise _refuse("not a number of minutes between one and a year", str(value))
     return value
 
 
 def reservation_end(open_s: float) -> str:
-    """The end of a reservation so many seconds from now; at least a minute, and a year or more is without an end."""
+    """Return a reservation's end so many seconds from now; at least a minute, and from a year on without an end."""
     return "Duration=UNLIMITED" if open_s >= 365 * 86400 else f"EndTime=now+{max(60, int(open_s))}"
 
 
 def delay_s(value: int) -> int:
-    """A positive number of seconds, at most a day."""
+    """Return a positive number of seconds, at most a day."""
     if not 1 <= value <= 86400:
         raise _refuse("not a number of seconds between one and a day", str(value))
     return value
 
 
 def free_text(text: str) -> str:
-    """A comment: any text that a process can have as an argument, so without NUL."""
+    """Return a comment: any text that a process can have as an argument, so without NUL."""
     if "\0" in text:
         raise _refuse("a text with a NUL", text)
     return text
@@ -111,7 +111,7 @@ def line(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """A reason of ours: one line that begins with `srobust:`."""
+    """Return a reason of ours: one line that begins with `srobust:`."""
     if not text.startswith(REASON_PREFIX):
         raise _refuse(f"a reason that does not begin with {REASON_PREFIX}", text)
     return line(text)
@@ -159,7 +159,7 @@ _UPDATES: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 
 def update_words(changes: JobPlacement) -> list[str]:
-    """The changes as words of `scontrol update`."""
+    """Return the changes as words of `scontrol update`."""
     given: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
     return [f"{key}={text(given[name])}" for name, (key, text) in _UPDATES.items() if given.get(name) is not None]
 

@@ -261,7 +261,7 @@ class SlurmClient(Protocol):
         """Return one job, exactly; None if Slurm does not know it (any more)."""
 
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
-        """The GPUs that a job was given, by node, as Slurm numbers them.
+        """Return the GPUs that a job was given, by node, as Slurm numbers them.
 
         Nodes where Slurm does not say which are left out; the set is empty if it was given none.
         """
@@ -283,10 +283,10 @@ class SlurmClient(Protocol):
         """Return all reservations, in one call."""
 
     def cluster_name(self) -> str:
-        """The cluster's name."""
+        """Return the cluster's name."""
 
     def settings(self) -> dict[str, str]:
-        """slurm.conf as the controller runs it, by key (`SLURM_VERSION`, …), in one call; its time: `parse.as_of_s`."""
+        """Return slurm.conf as slurmctld runs it, by key (`SLURM_VERSION`, …), in one call; time: `parse.as_of_s`."""
 
     def drain(self, nodes: str, reason: str) -> None:
         """Drain nodes (folded list). `reason` must begin with `srobust:`."""

@@ -54,11 +54,11 @@ class CommandClient:
         self.clock_ahead_s = 0
 
     def about(self) -> BackEnd:
-        """The back end and the version of Slurm's commands; asks slurmctld nothing."""
+        """Return the back end and the version of Slurm's commands; asks slurmctld nothing."""
         return BackEnd("commands", slurm=self.slurm_version())
 
     def slurm_version(self) -> str:
-        """The version of Slurm's commands here, `22.05.8`; empty if they do not say."""
+        """Return the version of Slurm's commands here, `22.05.8`; empty if they do not say."""
         try:
             found = re.search(r"[0-9]+(?:\.[0-9]+)+\S*", self._run("read Slurm's version", ["scontrol", "--version"]))
         except SlurmError:
@@ -131,7 +131,7 @@ class CommandClient:
         return {}
 
     def past_job(self, job: JobRef) -> Job | None:
-        """A job as the site's accounting remembers it; None if it does not."""
+        """Return a job from the site's accounting; None if the accounting does not know it."""
         return accounting.past_job(self._run, job, process.separator())
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
@@ -145,11 +145,11 @@ class CommandClient:
         return parse.parse_reservations(text, self._unread_of("reservations"))
 
     def settings(self) -> dict[str, str]:
-        """The output of `scontrol show config`, by key."""
+        """Return the output of `scontrol show config`, by key."""
         return parse.parse_settings(self._run("read the configuration", ["scontrol", "show", "config"]))
 
     def cluster_name(self) -> str:
-        """The cluster's name; asked once."""
+        """Return the cluster's name; asked once."""
         if not self._cluster_name:
             self._cluster_name = parse.cluster_name(self.settings())
         return self._cluster_name
@@ -339,17 +339,17 @@ class CommandClient:
         return replace(job, exclude=out[job_id]) if job_id in out else None
 
     def _excluded(self, asked: str, what: str, *more: str) -> dict[int, str]:
-        """The excluded nodes of each of these jobs, by raw id."""
+        """Return the excluded nodes of each of these jobs, by raw id."""
         # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
         argv = ["squeue", "-h", "--all", "-t", "all", *more, "-j", asked, "-o", "%A %x"]
         return parse.parse_excluded(self._run(what, argv))
 
     def _exact(self, job: JobRef, verb: str) -> str:
-        """The address that means this job and no other."""
+        """Return the address that means this job and no other."""
         return self._one(job, verb).ref.address
 
     def _one(self, job: JobRef, verb: str) -> Job:
-        """The job that this means, and no other; its own `ref` addresses it.
+        """Return the one job that the ref means; the job's own `ref` addresses it.
 
         Raises:
             SlurmNotFoundError: Slurm does not know the job.

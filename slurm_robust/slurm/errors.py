@@ -71,7 +71,7 @@ _UNAVAILABLE = (
 
 
 def from_text(what: str, text: str) -> SlurmError:
-    """The error that Slurm's message means; an unknown message is a refusal, and is passed on as it is."""
+    """Return the error that Slurm's message means; an unknown message is a refusal, and is passed on as it is."""
     words = text.lower()
     if any(known in words for known in _UNAVAILABLE):
         return SlurmUnavailableError(what, text)

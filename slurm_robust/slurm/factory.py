@@ -18,7 +18,7 @@ BACKENDS = {
 
 
 def connect(config: SlurmConfig) -> CommandClient:
-    """The client that the configuration names; it does not call Slurm yet.
+    """Return the client that the configuration names; it does not call Slurm yet.
 
     A pyslurm that is not installed here, or does not fit, is named in a warning of `logging` at the first call that
     would need it; the commands are used instead.

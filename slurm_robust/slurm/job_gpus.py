@@ -61,7 +61,7 @@ def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int
 
 
 def _numbers(ranges: str) -> set[int]:
-    """The numbers of `0-3,5`; one that makes no sense is left out."""
+    """Return the numbers of `0-3,5`; a part that makes no sense is left out."""
     found: set[int] = set()
     for piece in ranges.split(","):
         first, _, last = piece.partition("-")

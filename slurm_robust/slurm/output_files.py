@@ -36,7 +36,7 @@ def existing_output(job: Job) -> Path | None:
 
 
 def expanded(name: str, job: Job) -> str:
-    """A name with its patterns (`%j`, `%A_%a`, …) filled in, and `*` for what only the running job knows."""
+    """Return a name with its patterns (`%j`, `%A_%a`, …) filled in, and `*` for what only the running job knows."""
     ref = job.ref
     known: dict[str, str | int | None] = {
         "j": ref.job_id, "J": ref.job_id, "A": ref.array_job_id or ref.job_id, "a": ref.array_task_id, "u": job.user,

@@ -224,7 +224,7 @@ def parse_jobs(text: str, separator: str, unread: list[str] | None = None) -> li
 def jobs_by_text(
     text: str, separator: str, known: Mapping[tuple[str, ...], Job], unread: list[str] | None = None
 ) -> dict[tuple[str, ...], Job]:
-    """The same: the jobs, in their order, by their texts.
+    """Return the jobs, in their order, by their texts.
 
     A job's name, comment, folder and files are its owner's texts and may contain anything, also newlines. They cannot
     forge a field or a job, since `separator` is random, new for each call, and secret. Jobs whose text is `known` from
@@ -289,7 +289,7 @@ def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef
 
 
 def _option(line: str, short: str, long: str) -> str:
-    """An option's value on sbatch's command line; empty if it is not there, or was set in the script."""
+    """Return an option's value on sbatch's command line; empty if it is not there, or was set in the script."""
     words = [*line.split(), ""]  # a name with a blank in it is lost
     for word, after in pairwise(words):
         if word in (short, long):
@@ -361,7 +361,7 @@ def private_data(settings: Mapping[str, str]) -> frozenset[str]:
 
 
 def cluster_name(settings: Mapping[str, str]) -> str:
-    """The cluster's name out of the settings.
+    """Return the cluster's name out of the settings.
 
     Raises:
         SlurmParseError: it is not there.

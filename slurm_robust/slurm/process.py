@@ -29,7 +29,7 @@ class Finished:
 
 
 def scrubbed(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
-    """The environment without the variables that a surrounding job set for its own steps.
+    """Return the environment without the variables that a surrounding job set for its own steps.
 
     Inside a job, `SLURM_CLUSTERS`, `SQUEUE_FORMAT` or `SBATCH_RESERVATION` would turn a command into another one.
     """

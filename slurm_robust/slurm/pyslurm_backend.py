@@ -80,7 +80,7 @@ class PyslurmClient(CommandClient):
         self._link.close()
 
     def about(self) -> BackEnd:
-        """The back end, its versions, and what goes by command; starts pyslurm, asks slurmctld nothing."""
+        """Return the back end, its versions, and what goes by command; starts pyslurm, asks slurmctld nothing."""
         with self._judging:
             if self._about is None:
                 self._about = self._judged()
@@ -150,7 +150,7 @@ class PyslurmClient(CommandClient):
         return super()._find(job) if array and found else None
 
     def _with_exit_codes(self, jobs: list[Job]) -> list[Job]:
-        """The same jobs; where pyslurm cannot tell an exit code, the command has told it, once for each run."""
+        """Return the jobs with exit codes: if pyslurm cannot tell one, the command tells it, once for each run."""
         unknown = [_run(job) for job in jobs if not job.exit_code]
         if unknown and not self._exit_codes.keys() >= set(unknown):
             told = {_run(job): job.exit_code for job in super().jobs()}
@@ -163,7 +163,7 @@ class PyslurmClient(CommandClient):
         return self._read(list[Reservation], "reservations", "read reservations", super().reservations)
 
     def cluster_name(self) -> str:
-        """The cluster's name; asked once."""
+        """Return the cluster's name; asked once."""
         if not self._cluster_name:
             what = "read the cluster's name"
             self._cluster_name = self._read(str, "cluster_name", what, super().cluster_name)

@@ -50,7 +50,7 @@ _CALLS = {
 
 
 def calls_of(call: str) -> tuple[str, ...]:
-    """The client's calls that need this call of the worker's."""
+    """Return the client's calls that need this call of the worker's."""
     return _CALLS.get(call, (call,))
 
 
@@ -61,7 +61,7 @@ def release(version: str) -> tuple[int, int] | None:
 
 
 def judge(installed: Installed, slurm: str) -> BackEnd:
-    """Whether this pyslurm fits the Slurm whose commands print this version, and what goes by command with it."""
+    """Judge whether this pyslurm fits the Slurm whose commands print this version, and what goes by command with it."""
     made_for, here = release(installed.version), release(slurm)
     problem = ""
     if made_for and here and made_for != here:

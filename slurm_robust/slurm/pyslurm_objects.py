@@ -72,7 +72,7 @@ class Objects:
         return Installed(str(getattr(self._slurm, "__version__", "")), lacks(self._slurm, self.needs))
 
     def cluster_name(self) -> str:
-        """The cluster's name."""
+        """Return the cluster's name."""
         settings = self._slurm.slurmctld.Config.load()
         name = settings.cluster_name if hasattr(settings, "cluster_name") else settings.cluster
         if not name:
@@ -96,7 +96,7 @@ class Objects:
         return each(job_of, self._slurm.Jobs.load().values())
 
     def job_and_siblings(self, job_id: int) -> list[Job]:
-        """A job, or every task of an array; unknown to Slurm: none."""
+        """Return a job, or every task of an array; empty if Slurm does not know it."""
         try:
             job = self._slurm.Job.load(job_id)
         except self._slurm.RPCError as error:

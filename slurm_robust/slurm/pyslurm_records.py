@@ -43,7 +43,7 @@ def each(read: Callable[[Any], T], things: Iterable[Any]) -> list[T]:
 
 
 def _text(thing: object, name: str) -> str:
-    """A text; bytes that are not UTF-8 are replaced."""
+    """Return a text; bytes that are not UTF-8 are replaced."""
     try:
         return str(getattr(thing, name) or "")
     except UnicodeDecodeError as error:
@@ -64,7 +64,7 @@ def _counted(counts: Mapping[str, int] | None) -> str:
 
 
 def node_of(node: Any) -> Node:
-    """A node as pyslurm has it."""
+    """Make a node of pyslurm's record."""
     state, flags = node_state(node.state)
     if state == "ALLOCATED" and 0 < (node.allocated_cpus or 0) < (node.total_cpus or 0):
         state = "MIXED"  # slurmctld's clients tell the two apart, not slurmctld
@@ -115,7 +115,7 @@ def _exit_code(job: Any) -> str:
 
 
 def job_of(job: Any) -> Job:
-    """A job as pyslurm has it; without its exit code where that is not sure."""
+    """Make a job of pyslurm's record; without its exit code if that is not sure."""
     state, _, flags = str(job.state).replace(",", "+").partition("+")
     unlimited = not isinstance(job.time_limit, int)
     reason = _text(job, "state_reason")
@@ -163,10 +163,10 @@ def job_of(job: Any) -> Job:
 
 
 def reservation_of(found: Any, now_s: float) -> Reservation:
-    """A reservation as pyslurm has it.
+    """Make a reservation of pyslurm's record.
 
     Raises:
-        Unable: it has a flag that pyslurm does not know.
+        Unable: the reservation has a flag that pyslurm does not know.
     """
     try:
         flags = found.flags

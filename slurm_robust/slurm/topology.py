@@ -15,7 +15,7 @@ _NAME = re.compile(r"(?:^|\s)(?:SwitchName|BlockName)=(\S+)", re.IGNORECASE)
 
 
 def named_leaves(text: str) -> dict[str, tuple[str, ...]]:
-    """The nodes of each line with `SwitchName` or `BlockName` and `Nodes`, in the file's order; others are left out."""
+    """Return the nodes of each line with `SwitchName` or `BlockName` and `Nodes`, in order; others are left out."""
     found = {}
     for line in text.replace("\\\n", " ").splitlines():
         plain = line.partition("#")[0]
@@ -40,7 +40,7 @@ def read(slurm_conf: str) -> tuple[tuple[str, ...], ...]:
 
 
 def read_named(slurm_conf: str) -> dict[str, tuple[str, ...]]:
-    """The same by the switches' names."""
+    """Read the switches of topology.conf as `read` does, by the switches' names."""
     conf = slurm_conf or os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")
     try:
         return named_leaves(Path(conf).with_name("topology.conf").read_text(encoding="utf-8", errors="replace"))

@@ -117,7 +117,7 @@ def duration_s(text: str) -> int | None:
 
 
 def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
-    """`n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
+    """Return `n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
 
     Without `remember` the names are not kept: for lists of thousands of nodes that come only once.
 
@@ -134,7 +134,7 @@ def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
 
 
 def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
-    """The names of `prefix[numbers]`; None if the numbers do not simply ascend, or are padded differently."""
+    """Return the names of `prefix[numbers]`; None if the numbers do not simply ascend, or are padded differently."""
     texts = re.split("[,-]", numbers)
     if any(text[0] == "0" and len(text) > 1 for text in texts) and len({len(text) for text in texts}) > 1:
         return None
@@ -155,7 +155,7 @@ def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=1024)
 def _remembered(node_list: str) -> tuple[str, ...]:
-    """The same lists come again and again: reservations, jobs that run for days."""
+    """Unfold a list, and remember it: lists come again and again, of reservations and of jobs that run for days."""
     return _unfolded(node_list)
 
 
@@ -174,7 +174,7 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
 
 
 def array_tasks(text: str, job_id: int) -> list[str]:
-    """The waiting tasks of an array that squeue lists as `5_[1-897:7%3]`, as scontrol takes them: it knows no steps.
+    """Return an array's waiting tasks, listed by squeue as `5_[1-897:7%3]`, for scontrol, which knows no steps.
 
     In pieces: each is one word of a command line, and has at most a few kilobytes.
     """
@@ -256,5 +256,5 @@ def node_state(text: str) -> tuple[str, frozenset[str]]:
 
 
 def listed_state(state: str, flags: frozenset[str]) -> str:
-    """The base state as sinfo's listing has it: 22.05 says ALLOCATED of a drained node of which a part is in use."""
+    """Return the base state of sinfo's listing: 22.05 says ALLOCATED of a drained node of which a part is in use."""
     return "ALLOCATED" if state == "MIXED" and "DRAIN" in flags else state

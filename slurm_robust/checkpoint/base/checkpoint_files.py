@@ -21,17 +21,17 @@ NOT_TEXT = "a name that is not UTF-8: neither a seal nor JSON can contain it"
 
 
 def beside(path: Path, name: str) -> Path:
-    """The path of `name` (`seal.json`, …) for the checkpoint at `path`: in the folder, or beside the file."""
+    """Return the path of `name` (`seal.json`, …) for the checkpoint at `path`: in the folder, or beside the file."""
     return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """The note that a rank, or a node, leaves of its share until the checkpoint is sealed."""
+    """Return the path of the note that a rank, or a node, leaves of its share until the checkpoint is sealed."""
     return folder / f"part-{number:05d}.json"
 
 
 def base(path: Path) -> Path:
-    """The folder to which the seal's file names are relative."""
+    """Return the folder to which the seal's file names are relative."""
     return path if path.is_dir() else path.parent
 
 
@@ -42,7 +42,7 @@ def unsafe(name: str) -> bool:
 
 
 def is_text(name: str) -> bool:
-    """Whether a file name is valid UTF-8."""
+    """Return whether a file name is valid UTF-8."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 

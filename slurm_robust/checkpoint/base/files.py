@@ -28,7 +28,7 @@ PART_BYTES = 64 << 20
 
 
 def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] | None = None) -> str:
-    """The xxh3-128 digest of a file (or of an open descriptor, from its start), 32 hexadecimal digits.
+    """Return the xxh3-128 digest of a file (or of an open descriptor, from its start), 32 hexadecimal digits.
 
     `on_bytes` is called for every piece read. `parts` receives the xxh3-64 digest of every `PART_BYTES`, 16 digits
     each; none for a file of one part. Raises OSError if it cannot be read.

@@ -105,7 +105,7 @@ class Skipped:
         return ",".join(f"{first}-{last}" for first, last in self.ranges)
 
     def batch(self, step: int) -> int:
-        """The batch that a step reads: its own number plus the number of batches skipped before."""
+        """Return the batch that a step reads: its own number plus the number of batches skipped before."""
         for first, last in self.ranges:
             if step >= first:
                 step += last - first + 1

@@ -24,7 +24,7 @@ _Piece = tuple[int, int, str, _Shape]
 
 
 def recognise(tree: Tree) -> FormatReport | None:
-    """A folder with `.metadata`, or with shards that lack it."""
+    """Recognise a folder with `.metadata`, or with shards that lack it."""
     shards = [name for name in tree.files if name.endswith(".distcp")]
     if METADATA not in tree.files:
         if not shards:
@@ -131,7 +131,7 @@ Shards = dict[str, list[tuple[int, int, str]]]
 
 
 def pieces(shard: Path, file: IO[bytes], read: dict[Path, Shards]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
-    """(offset, length, name, the bytes) of every piece of the open shard `file`, by the metadata beside it.
+    """Yield (offset, length, name, the bytes) of every piece of the open shard `file`, by the metadata beside it.
 
     `read` takes the metadata, by folder: thousands of shards have one. Raises OSError if it cannot be read.
     """
@@ -157,7 +157,7 @@ def _shards(metadata: Path) -> Shards:
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
-    """A `torch.Size`, or a tuple."""
+    """Return the numbers of a `torch.Size` or a tuple; None for anything else."""
     if inert.is_a(value, "Size"):
         value = value.args[0] if value.args else ()
     if isinstance(value, (tuple, list)) and all(isinstance(n, int) and n >= 0 for n in value):

@@ -57,7 +57,7 @@ def recognise(tree: Tree) -> FormatReport | None:
 
 
 def _missing(name: str, found: set[int], count: int) -> list[FileProblem]:
-    """The files of a numbered series that are not there; `name` has `{}` for the number."""
+    """Return the files of a numbered series that are not there; `name` has `{}` for the number."""
     return [(name.format(n), "missing") for n in gaps(found, min(count, 1 << 16))]
 
 
@@ -113,7 +113,7 @@ def _experts(report: FormatReport, tree: Tree) -> None:
 
 
 def recognise_tracker(tree: Tree) -> FormatReport | None:
-    """A tracker inside of a checkpoint, as in an HF Trainer's folder: it names the tag's folder beside it."""
+    """Recognise a tracker inside of a checkpoint, as in an HF Trainer's folder: it names the tag's folder beside it."""
     tags = {name.split("/")[-2] for name in tree.names if name.endswith("_states.pt") and "/" in name}
     if TRACKER not in tree.files or not tags:
         return None
@@ -123,7 +123,7 @@ def recognise_tracker(tree: Tree) -> FormatReport | None:
 
 
 def pinned(text: str) -> str | None:
-    """The folder that the tracker's text names; None for a text that cannot be a folder's name."""
+    """Return the folder that the tracker's text names; None for a text that cannot be a folder's name."""
     return text if text and "/" not in text and text not in (".", "..") else None
 
 

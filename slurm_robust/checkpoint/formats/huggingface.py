@@ -21,7 +21,7 @@ _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "o
 
 
 def recognise_trainer(tree: Tree) -> FormatReport | None:
-    """A folder of the Trainer's; `trainer_state.json` is among the last that it writes."""
+    """Recognise a folder of the Trainer: `trainer_state.json` is among the last files that it writes."""
     folder = re.fullmatch(r"checkpoint-(\d+)", tree.name)
     ranks = {int(m[1]): n for n in tree.files if (m := re.fullmatch(r"rng_state_(\d+)\.pth", n))}
     state = tree.json(STATE)
@@ -95,7 +95,7 @@ def _index(tree: Tree, name: str, index: Any) -> list[FileProblem]:
 
 
 def _names(tree: Tree, file: str) -> set[str] | None:
-    """The tensors in a file; None if that cannot be told (a damaged file is told of anyway)."""
+    """Return the tensors in a file; None if that cannot be told (a damaged file is told of anyway)."""
     if file.endswith(".safetensors"):
         with files.named(tree.folder / file), (tree.folder / file).open("rb") as opened:
             content = safetensors.read(opened)

@@ -85,7 +85,7 @@ class Husk:
     add = append
 
     def extend(self, values: Any) -> None:
-        """The same, several at once."""
+        """Append several values at once."""
         self.members.extend(values)
 
 
@@ -116,7 +116,10 @@ class _Reader(BoundedUnpickler):
         raise pickle.UnpicklingError(f"extension code {code}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """A tensor's bytes, which lie elsewhere; or a class, which torch before 1.6 saved with its source."""
+        """Return a stand-in for a tensor's bytes, which lie elsewhere, or for a class.
+
+        Before 1.6, torch saved a class with its source.
+        """
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module" and path_of(pid[1]):
             return pid[1]
         if self._on_storage is not None:
@@ -129,7 +132,7 @@ def load(
     on_storage: Callable[[Any], None] | None = None,
     on_call: Callable[[str], None] | None = None,
 ) -> Any:
-    """The structure of one pickle; `file` is left at its end.
+    """Return the structure of one pickle; leave `file` at its end.
 
     Args:
         file: A buffered binary file, or the bytes.
@@ -159,7 +162,7 @@ def is_a(value: Any, name: str) -> bool:
 
 
 def path_of(value: Any) -> str:
-    """`torch.float32` for that name in a pickle, called or not; empty for anything else."""
+    """Return `torch.float32` for that name in a pickle, called or not; empty for anything else."""
     if isinstance(value, Husk):
         return value.path
     return value.path if isinstance(value, type) and issubclass(value, Husk) else ""
@@ -181,7 +184,7 @@ def number(value: Any, name: str) -> int | None:
 
 
 def walk(value: Any, name: str = "", *, depth: int = 24) -> Iterator[tuple[str, Husk]]:
-    """(name, husk) of everything in nested dicts, lists and tuples, `model.layer.0.weight` by its keys."""
+    """Yield (name, husk) of everything in nested dicts, lists and tuples, `model.layer.0.weight` by its keys."""
     seen: set[int] = set()
     todo: list[tuple[Any, str, int]] = [(value, name, depth)]
     while todo:

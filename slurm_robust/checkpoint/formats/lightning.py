@@ -10,7 +10,7 @@ _VERSION = "pytorch-lightning_version"
 
 
 def recognise(tree: Tree) -> FormatReport | None:
-    """A `.ckpt` file by its content, or a sharded one's folder by its `meta.pt`."""
+    """Recognise a `.ckpt` file by its content, or the folder of a sharded one by its `meta.pt`."""
     names = [name for name in tree.files if name.endswith(".ckpt") or name == "meta.pt"]
     if len(names) != 1:
         return None

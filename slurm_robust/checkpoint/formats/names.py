@@ -47,13 +47,13 @@ _BUILTINS = frozenset({
 
 
 def rebuilds(path: str) -> bool:
-    """Whether a function or class of that name is one that pickles call to rebuild a plain value or a tensor."""
+    """Return whether a function or class of that name is one that pickles call to rebuild a plain value or a tensor."""
     module, _, name = path.partition(".")
     return module in _CALLED_ANYWHERE or (module in ("builtins", "__builtin__") and name in _BUILTINS)
 
 
 def meant(path: str) -> str:
-    """The name that `path` is with one letter changed; empty if it is a name of its own.
+    """Return the name that `path` is with one letter changed; empty if it is a name of its own.
 
     A digit for another one is a later version, `_rebuild_tensor_v4`, and no damage.
     """

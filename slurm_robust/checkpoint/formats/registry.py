@@ -21,7 +21,7 @@ FORMATS: tuple[Callable[[Tree], FormatReport | None], ...] = (
 
 
 def reports(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
-    """(folder below, what a format says of it), from the top down. Raises OSError if a file cannot be read."""
+    """Yield (folder below, what a format says of it), from the top down. Raises OSError if a file cannot be read."""
     below: dict[str, list[str]] = defaultdict(list)
     below[""] = names
     for name in names:

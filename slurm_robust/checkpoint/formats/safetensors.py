@@ -37,7 +37,7 @@ class SafetensorsContent(msgspec.Struct, frozen=True):
 
 
 def looks_like(head: bytes, size_bytes: int) -> bool:
-    """Whether the first nine bytes are a header's length that fits and the brace it begins with."""
+    """Return whether the first nine bytes are a header's length that fits and the brace it begins with."""
     length = int.from_bytes(head[:8], "little")
     return len(head) >= 9 and head[8:9] == b"{" and 2 <= length <= min(LARGEST_HEADER_BYTES, size_bytes)
 

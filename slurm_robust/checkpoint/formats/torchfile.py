@@ -62,27 +62,27 @@ class TorchfileContent(msgspec.Struct, kw_only=True):
     problems: list[str] = []
 
     def holds_arrays(self) -> bool:
-        """Whether there are tensors in it, or arrays of numpy's."""
+        """Return whether there are tensors in it, or arrays of numpy's."""
         return bool(self.storages) or any(path.startswith("numpy.") for path in self.calls)
 
     def unknown_call(self) -> str:
-        """The first function or class it calls that is not known to rebuild a plain value, or nothing."""
+        """Return the first called function or class that does not just rebuild a plain value; empty without one."""
         return next((path for path in self.calls if path[0] != "." and not names.rebuilds(path)), "")
 
 
 def almost_begins(head: bytes) -> bool:
-    """Whether a file begins nearly as an old one does: with most of its first bytes, and not with all of them."""
+    """Return whether a file begins nearly as an old torch file does: with most of its first bytes, but not with all."""
     fits = sum(one == other for one, other in zip(head, LEGACY_MAGIC, strict=False))
     return len(LEGACY_MAGIC) * 2 <= fits * 3 < len(LEGACY_MAGIC) * 3
 
 
 def begins(head: bytes) -> bool:
-    """Whether a whole file of so few bytes is the beginning of one of torch's."""
+    """Return whether a whole file of so few bytes is the beginning of one of torch's."""
     return ZIP_MAGIC.startswith(head) or LEGACY_MAGIC.startswith(head)
 
 
 def is_zip(file: IO[bytes]) -> bool:
-    """Whether it begins, or ends, as a zip does: damage at one end does not hide it."""
+    """Return whether it begins, or ends, as a zip does: damage at one end does not hide it."""
     file.seek(0)
     if file.read(4) == ZIP_MAGIC:
         return True
@@ -261,7 +261,7 @@ def read_legacy(file: IO[bytes]) -> TorchfileContent:
 
 
 def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent | None:
-    """The content of an open file, None if `torch.save` did not write it. Raises OSError if it cannot be read."""
+    """Return the content of an open file, None if it is not of `torch.save`. Raises OSError if it cannot be read."""
     if is_zip(file):
         return read_zip(file, whole=whole, on_bytes=on_bytes)
     file.seek(0)
@@ -269,7 +269,7 @@ def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> To
 
 
 def tensors(content: TorchfileContent) -> list[tuple[str, str, Storage]]:
-    """(name, type of its elements, storage) of every tensor that has bytes in the file."""
+    """Return (name, type of its elements, storage) of every tensor that has bytes in the file."""
     found = []
     for name, husk in inert.walk(content.value):
         storage = _of_tensor(husk, content.storages)
@@ -298,7 +298,7 @@ def _of_tensor(husk: inert.Husk, storages: Mapping[str, Storage]) -> Storage | N
 
 
 def _out_of_bounds(value: Any, storages: Mapping[str, Storage]) -> list[str]:
-    """The first tensor that reaches beyond its storage."""
+    """Report the first tensor that reaches beyond its storage."""
     for name, husk in inert.walk(value):
         storage = _of_tensor(husk, storages)
         if storage is None or storage.kind == "Untyped":  # in bytes, of elements whose size stands elsewhere

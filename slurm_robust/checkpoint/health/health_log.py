@@ -47,7 +47,7 @@ class HealthRecord(msgspec.Struct, kw_only=True):
     trend: Trend = msgspec.field(default_factory=Trend)
 
     def of(self, entry: Entry) -> tuple[str, str]:
-        """(healthy, unhealthy or unknown, why) of a sealed checkpoint."""
+        """Return (healthy, unhealthy or unknown, why) of a sealed checkpoint."""
         return judge(self.trend, entry.step, entry.created_at_s, self.limits)
 
 
@@ -68,7 +68,7 @@ def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
 def latest_healthy(
     directory: str | Path, *, deep: bool = False, on_bytes: files.OnBytes | None = None
 ) -> tuple[Found, Skip | None]:
-    """The newest checkpoint that is sealed, whole and known to be healthy, and the batches to skip after it.
+    """Return the newest checkpoint that is sealed, whole and known to be healthy, and the batches to skip after it.
 
     Raises:
         CheckpointError: as `latest`.

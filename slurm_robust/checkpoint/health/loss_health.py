@@ -156,7 +156,7 @@ def _bad(trend: Trend, point: Point, limits: HealthLimits) -> str:
 
 
 def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> tuple[str, str]:
-    """(healthy, unhealthy or unknown, why) of a checkpoint of that step, written then (seconds since the epoch)."""
+    """Return (healthy, unhealthy or unknown, why) of a checkpoint of that step, written then (epoch seconds)."""
     if trend.began_step < 0 or step < trend.began_step - 1:
         return UNKNOWN, "no loss is recorded for it"
     if any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns):
@@ -172,7 +172,7 @@ def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) ->
 
 
 def undecided(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> bool:
-    """Whether a checkpoint is not known to be healthy only because too few steps have followed so far."""
+    """Return whether a checkpoint is not known to be healthy only because too few steps have followed so far."""
     turned = any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns)
     known = trend.began_step >= 0 and step >= trend.began_step - 1 and not turned
     return known and judge(trend, step, written_at_s, limits)[0] == UNKNOWN

@@ -33,7 +33,7 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due(directory: str | Path, *, line: str = "", step: int = -1) -> RollbackPlan | None:
-    """The rollback that the last recorded loss of the training in `directory` calls for; None if the loss is not bad.
+    """Return the rollback that the last recorded loss in `directory` calls for; None if the loss is not bad.
 
     Healthy checkpoints are preferred, then an unknown one from well before the spell. If the loss is not finite, the
     newest from before the spell is better than one that was saved in it.
@@ -78,7 +78,7 @@ def due(directory: str | Path, *, line: str = "", step: int = -1) -> RollbackPla
 
 
 def _open_spell(trend: Trend) -> Spell | None:
-    """The bad spell that the last recorded step belongs to."""
+    """Return the bad spell that the last recorded step belongs to."""
     last = trend.spells[-1] if trend.spells else None
     return last if last is not None and last.last_step == trend.seen_step else None
 

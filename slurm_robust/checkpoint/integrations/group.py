@@ -14,7 +14,7 @@ _NODE_VARIABLES = (
 
 
 def rank() -> int:
-    """The rank by torch.distributed if it is initialized, else by the environment, else 0."""
+    """Return the rank by torch.distributed if it is initialized, else by the environment, else 0."""
     up = _distributed()
     if up is not None:
         return int(up.get_rank())
@@ -53,7 +53,7 @@ def node() -> NodeIndex | None:
 
 
 def wait_for_all() -> None:
-    """A barrier of all ranks if torch.distributed is initialized; nothing otherwise."""
+    """Wait for all ranks if torch.distributed is initialized; do nothing otherwise."""
     up = _distributed()
     if up is not None:
         up.barrier()

@@ -74,7 +74,7 @@ class SealOnSave:
 
 
 def _folder(path: Path) -> Path:
-    """The folder that NeMo writes for this file name."""
+    """Return the folder that NeMo writes for this file name."""
     return path.with_name(path.name.removesuffix(".ckpt"))
 
 

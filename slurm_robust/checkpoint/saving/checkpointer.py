@@ -227,7 +227,7 @@ class Checkpointer:
         return sealed
 
     def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
-        """The tensors and values to copy, in the plan's order; makes a new plan if the old one no longer fits."""
+        """Return the tensors and values to copy, in the plan's order; make a new plan if the old one no longer fits."""
         flat = self._bindings.flat(state) if self._bindings is not None else None
         collected: FlatState | None = None
         contents: list[torch.Tensor | bytes] | None = None

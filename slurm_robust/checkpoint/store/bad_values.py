@@ -36,7 +36,7 @@ _Place = tuple[str, str, int, int]
 
 
 def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) -> Iterator[tuple[str, str]]:
-    """(file, what) for every tensor that has such values.
+    """Yield (file, problem) for every tensor with values that are not finite.
 
     Raises:
         CheckpointError: numpy is not installed.
@@ -64,7 +64,7 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
 
 
 def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: OnBytes | None) -> Iterator[Any]:
-    """The next `size_bytes` of the file, as arrays of unsigned integers."""
+    """Yield the next `size_bytes` of the file, as arrays of unsigned integers."""
     left = size_bytes
     while left >= dtype.itemsize and (data := file.read(min(left, _CHUNK_BYTES))):
         left -= len(data)
@@ -74,7 +74,7 @@ def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: O
 
 
 def tensors_of(path: Path, file: IO[bytes], shards: dict[Path, dcp.Shards]) -> Iterator[_Place]:
-    """The tensors of a file whose structure is intact; none if its format is unknown.
+    """Yield the tensors of a file whose structure is intact; none if its format is unknown.
 
     `shards` caches metadata.
     """

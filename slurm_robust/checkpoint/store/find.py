@@ -113,7 +113,7 @@ def _newest(
 
 
 def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
-    """Every checkpoint in `directory`, newest first; nothing is written. Raises CheckpointError as `latest` does."""
+    """Return every checkpoint in `directory`, newest first; write nothing. Raises CheckpointError as `latest`."""
     return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
 
 
@@ -140,7 +140,7 @@ def entry_of(
 
 
 def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
-    """The step of a checkpoint without a seal, and why it may not be used."""
+    """Return the step of a checkpoint without a seal, and why it may not be used."""
     if why := demotion(path):
         return -1, f"demoted: {why}"
     try:
@@ -229,7 +229,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
 
 
 def _is_alias(directory: Path, entry: os.DirEntry[str]) -> bool:
-    """Whether it is a link to a checkpoint in the same folder (NeMo's `-last`, Lightning's `last.ckpt`)."""
+    """Return whether the entry links to a checkpoint in the same folder (NeMo's `-last`, Lightning's `last.ckpt`)."""
     if not entry.is_symlink():
         return False
     target = Path(os.path.realpath(directory / entry.name))
@@ -239,7 +239,7 @@ def _is_alias(directory: Path, entry: os.DirEntry[str]) -> bool:
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | OSError:
-    """Whether it is a folder; the error if that is unknown."""
+    """Return whether the entry is a folder; the error if that is unknown."""
     try:
         return entry.is_dir()
     except OSError as error:

@@ -83,7 +83,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_in_name(path: Path) -> int | None:
-    """The step in a name (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
+    """Return the step in a name (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
     if named := _STEP_NAMED.search(path.name):
         return int(named[1])
     match = _STEP_IN_NAME.search(path.stem if path.suffix else path.name)
@@ -101,7 +101,7 @@ def step_of(path: Path, given: int | None, in_content: int | None) -> int:
 
 
 def read(path: Path) -> Seal | None:
-    """The seal of the checkpoint at `path`; None if it has none.
+    """Return the seal of the checkpoint at `path`; None if it has none.
 
     Raises:
         CheckpointError: it cannot be read, or lists files outside of its folder.
@@ -133,7 +133,7 @@ def read(path: Path) -> Seal | None:
 
 
 def _crc(raw: bytes) -> str:
-    """The CRC that a seal of these bytes should contain; not a CRC if its place is damaged."""
+    """Return the CRC that a seal of these bytes should contain; not a CRC if its place is damaged."""
     match = _CHECK.search(raw)
     if match is None:
         return "damaged"
@@ -184,7 +184,7 @@ def _encoded(one: Seal) -> bytes:
 
 
 def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
-    """The entry for a file whose digest is known. Raises OSError if the file does not exist."""
+    """Return the entry for a file whose digest is known. Raises OSError if the file does not exist."""
     stat = (folder / name).stat()
     return FileSeal(
         name=name,

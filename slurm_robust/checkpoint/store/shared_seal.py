@@ -108,7 +108,7 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
 
 
 def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> NodePart:
-    """The note of a node's share."""
+    """Return the note of a node's share."""
 
     def one(name: str) -> tuple[FileSeal, str, str]:
         return digested(path, name), *structure.inspect_file(path / name)
@@ -137,7 +137,7 @@ def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> N
 
 
 def _as_it_lies(path: Path, part: NodePart) -> bool:
-    """Whether its files are unchanged since: a late note may be of an earlier save to the same folder."""
+    """Return whether the files are unchanged since: a late note may be of an earlier save to the same folder."""
     for file in part.files:
         now = (path / file.name).stat()
         if (now.st_size, now.st_mtime_ns, now.st_ino) != (file.size_bytes, file.mtime_ns, file.inode):

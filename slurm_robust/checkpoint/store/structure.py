@@ -116,7 +116,7 @@ def inspect_file(path: Path) -> tuple[str, str]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether there is a checkpoint at `path` itself, and not a folder of several. OSError if it cannot be read."""
+    """Return whether `path` itself is a checkpoint, and not a folder of several. OSError if it cannot be read."""
     if not path.is_dir() or beside(path, SEAL_NAME).exists():
         return True
     with os.scandir(path) as listing:

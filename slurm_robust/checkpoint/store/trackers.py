@@ -32,7 +32,7 @@ _TEXTS: tuple[tuple[str, Callable[[str], str | None], Callable[[str], str | None
 
 
 def trackers(directory: Path) -> list[Tracker]:
-    """The trackers of `directory`. Raises OSError if one cannot be read."""
+    """Return the trackers of `directory`. Raises OSError if one cannot be read."""
     found = []
     for name, pinned, _ in _TEXTS:
         where = directory / name

@@ -24,7 +24,7 @@ from slurm_robust.wire import own_folder
 
 
 def folder_name(step: int) -> str:
-    """The folder of a step's checkpoint."""
+    """Return the folder of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
@@ -186,7 +186,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
 
 
 def _free_name(folder: Path, rank: int) -> str:
-    """An unused name, so that an earlier save of the same step stays intact meanwhile."""
+    """Return an unused name, so that an earlier save of the same step stays intact meanwhile."""
     name, n = f"rank-{rank:05d}.pt", 0
     while (folder / name).exists():
         n += 1

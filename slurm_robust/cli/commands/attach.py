@@ -26,7 +26,7 @@ from slurm_robust.supervise.supervisor import Supervisor
 
 
 def _own(*, act: bool, **given: str | None) -> options.RunOptions:
-    """The options that `srobust run` has too, under its rules."""
+    """Return the options that `srobust run` has, too, under its rules."""
     given["mode"] = "on" if act else None
     try:
         return options.read({name.replace("_", "-"): text for name, text in given.items() if text}, {})

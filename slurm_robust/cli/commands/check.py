@@ -22,7 +22,7 @@ class _ArgparseCommand(click.Command):
 
 
 def _value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The values of the option before: groups and checks, or its choices; else files."""
+    """Return the values of the option before: groups and checks, or its choices; else files."""
     before = [word for word in ctx.params.get("args") or () if word != "="]  # bash makes a word of it
     option = next((a for a in parser()._actions if before and before[-1] in a.option_strings), None)
     if option is None or (option.dest != "only" and not option.choices):

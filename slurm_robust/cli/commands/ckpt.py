@@ -207,7 +207,7 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether `path` itself is a checkpoint; one that cannot be read counts as such, and is reported."""
+    """Return whether `path` itself is a checkpoint; one that cannot be read counts as such, and is reported."""
     try:
         return is_checkpoint(path)
     except OSError:
@@ -215,7 +215,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
-    """The report of one; that it cannot be read is one of its problems, that it does not exist an error."""
+    """Return the report of one checkpoint: an unreadable file is a problem in it, a missing checkpoint an error."""
     try:
         return checkpoint.verify(path, values=values, on_bytes=on_bytes)
     except OSError as error:

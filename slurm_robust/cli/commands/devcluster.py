@@ -23,7 +23,7 @@ _EXITS = ((0, "done"), (1, "failed; the message says why and what to type"), (2,
 
 
 def default_directory() -> Path:
-    """The folder of the cluster that the command line uses."""
+    """Return the folder of the cluster that the command line uses."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "srobust-devcluster"
     # Used only after its owner was checked.

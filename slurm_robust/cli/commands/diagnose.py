@@ -48,7 +48,7 @@ class _DiagnoseGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The subcommands, and what may follow at once."""
+        """Return the subcommands, and what may follow at once."""
         return [*super().shell_complete(ctx, incomplete), *_completed(ctx, None, incomplete)]
 
 
@@ -180,7 +180,7 @@ command.add_command(diagnose_rules.command)
 
 
 def _site(config: str | None) -> Config:
-    """The site's configuration; one with mistakes spoils no diagnosis unless it was named."""
+    """Return the site's configuration; mistakes in it do not stop a diagnosis unless the file was named."""
     try:
         return configuration.load(config)
     except configuration.ConfigError as error:

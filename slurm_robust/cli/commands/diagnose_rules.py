@@ -94,7 +94,7 @@ def command(
 
 
 def wrong_examples(book: RuleBook, rules_of: list[Rule]) -> list[str]:
-    """A sentence for each example that its own rule does not recognise."""
+    """Return a sentence for each example that its own rule does not recognise."""
     matcher = Matcher(book)
     found = []
     for rule in rules_of:

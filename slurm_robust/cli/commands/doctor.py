@@ -135,7 +135,7 @@ def _state(config: Config) -> dict[str, Any]:
 
 
 def _about(client: CommandClient, *, tried: bool) -> BackEnd:
-    """The back end; where Slurm answers, its reads are tried first, so that one in which it fails is known."""
+    """Return the back end; if Slurm answers, its reads are tried first, so that a failing read is known."""
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (loaded for this command only)
 
     if tried and client.about().name != "commands":

@@ -113,7 +113,7 @@ def _of_folder(name: str) -> list[dict[str, Any]]:
 
 
 def _write_folder(folder: Path, html: Path) -> None:
-    """The page of the incident in a folder, or of the newest in a job's folder."""
+    """Write the page of the incident in a folder, or of the newest incident in a job's folder."""
     from slurm_robust.cli.diagnosis.incident_files import newest_incident  # noqa: PLC0415 (loaded for a page only)
 
     saved = newest_incident(folder)
@@ -143,7 +143,7 @@ def _folder(incident: dict[str, Any]) -> str:
 
 
 def why(incident: dict[str, Any]) -> str:
-    """The first sentence of its verdict; of its outcome if it did not end well."""
+    """Return the first sentence of the incident's verdict; of its outcome if it did not end well."""
     well = incident["outcome"] in ("", "running", "resumed", "observed")
     return first_sentence(str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"]))
 
@@ -195,12 +195,12 @@ def _show(i: dict[str, Any]) -> None:
 
 
 def _report(i: dict[str, Any]) -> str:
-    """The wrapper's report of this incident. The job chooses the folder, so it is only read."""
+    """Return the wrapper's report of this incident. The job chooses the folder, so it is only read."""
     return f"{i['report'].rstrip('/')}/{i['id']}/report.md" if i["report"] else ""
 
 
 def _where_ranks_stood(report: str) -> str:
-    """The merged stacks from the report, if the caller can read it and it is not too large."""
+    """Return the merged stacks from the report, if the caller can read it and it is not too large."""
     from slurm_robust.wire import plain_file  # noqa: PLC0415 (loaded for one incident only)
 
     try:

@@ -114,7 +114,7 @@ def command(
 
 
 def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
-    """The evidence with the layout. One that does not fit is kept: the verdict says why it is not used."""
+    """Return the evidence with the layout. A layout that does not fit is kept: the verdict says why it is not used."""
     try:
         sizes, order = parse(text)
         # The layout gives the number of ranks; that some left no files is evidence.

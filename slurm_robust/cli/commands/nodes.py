@@ -27,7 +27,7 @@ def repair(node: dict[str, Any]) -> str:
 
 
 def strikes(node: dict[str, Any]) -> str:
-    """`3 (ann 2, ben 1)`; empty for none."""
+    """Return strikes as `3 (ann 2, ben 1)`; empty for none."""
     users = ", ".join(f"{user} {count}" for user, count in node.get("strikes_by_user", {}).items())
     return f"{node['strikes']}{f' ({users})' if users else ''}" if node["strikes"] else ""
 

@@ -86,7 +86,7 @@ def _rows_of_json(answer: QueryAnswer) -> list[list[object]]:
 
 
 def _number(value: object) -> object:
-    """A value of JSON: it has no infinity, and no bytes."""
+    """Return a value for JSON, which has no infinity, and no bytes."""
     if isinstance(value, bytes):
         return value.hex()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -149,7 +149,7 @@ def export(*, folder: Path, source: FactOptions, formats: tuple[str, ...]) -> No
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the files, from which they are moved to their place when all are whole."""
+    """Make a folder beside the files, from which they are moved to their place when all are whole."""
     new = folder / f".new-{os.getpid()}"
     new.mkdir(mode=0o700)
     try:

@@ -144,7 +144,7 @@ def _stand_still(state: dict[str, Any], now_s: float) -> None:
 
 
 def _step(job: dict[str, Any], now_s: float) -> str:
-    """The last step that the job has told of, and how long ago it made it, or told of it where that is all it told."""
+    """Return the last step that the job has told, and the age of the step, or else of the report."""
     if job["step"] < 0:
         return ""
     if at_s := job.get("step_at_s"):

@@ -184,7 +184,7 @@ def command(
 
 
 def _wanted(nodelist: str | None) -> tuple[str, ...]:
-    """The nodes of `-w`; none if it was not typed."""
+    """Return the nodes of `-w`; none if it was not typed."""
     if nodelist is None:
         return ()
     try:
@@ -199,7 +199,7 @@ def _wanted(nodelist: str | None) -> tuple[str, ...]:
 def _checked_sizes(
     tests: tuple[TestName, ...], replay: str | None, given: tuple[int | None, ...], layout: str
 ) -> Sizes:
-    """The parallel sizes of `--layout`; refuses what cannot be meant."""
+    """Return the parallel sizes of `--layout`; refuse impossible sizes."""
     if TestName.REPLAY not in tests and (replay is not None or any(given)):
         raise WrongUsageError("--replay and its sizes are for the test replay: add --tests replay")
     if layout and {TestName.REPLAY, TestName.ALIGNMENT}.isdisjoint(tests):

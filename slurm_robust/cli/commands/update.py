@@ -46,7 +46,7 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _within(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A time such as 90m or 24h, as seconds."""
+    """Return a time such as 90m or 24h as seconds."""
     number, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS_S else (value, "s")
     try:
         within_s = float(number) * _UNITS_S[unit]
@@ -195,7 +195,7 @@ def _owner(path: Path) -> int:
 
 
 def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFolder, CodeReport]:
-    """The job's versions, and what its supervisor says of them."""
+    """Return the job's versions, and what its supervisor says of them."""
     if folder is None:
         assert job is not None
         folder = _incident_folder(job)

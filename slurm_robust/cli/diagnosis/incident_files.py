@@ -109,7 +109,7 @@ def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> Incide
 
 
 def json_objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a file: the whole of it is one, or each line."""
+    """Yield the JSON objects in a file: the whole file is one, or each line."""
     try:
         text = plain_file.read(path, _MAX_BYTES).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):

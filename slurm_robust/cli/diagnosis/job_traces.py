@@ -76,7 +76,7 @@ def traces_of(
 
 
 def _ask(ref: JobRef, connect: Callable[[], SlurmClient], notes: list[str]) -> Job | None:
-    """The job by slurmctld, else by the accounting."""
+    """Return the job by slurmctld, else by the accounting."""
     for past in (False, True):
         try:
             client = connect()
@@ -105,7 +105,7 @@ def _perhaps_anothers(ref: JobRef, connect: Callable[[], SlurmClient]) -> list[s
 
 
 def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
-    """The regular files of these patterns: a job may name a pipe or a device, which could be read for ever."""
+    """Return the regular files of these patterns: a job may name a pipe or a device, which could be read for ever."""
     found: list[Path] = []
     for pattern in patterns:
         there = map(Path, sorted(glob.glob(pattern)))  # noqa: PTH207 (the pattern is an absolute path)
@@ -117,7 +117,7 @@ def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
 
 
 def _told(folder: Path) -> list[Path]:
-    """The output files that the story in a job's folder names last, as far as they are of the folder's owner."""
+    """Return the output files that the story in a job's folder names last, as far as they are of the folder's owner."""
     told = [event["output"] for event in json_objects(folder / STORY_FILE, []) if isinstance(event.get("output"), list)]
     found = []
     for path in (Path(str(name)) for name in (told[-1] if told else ())):
@@ -128,7 +128,7 @@ def _told(folder: Path) -> list[Path]:
 
 
 def glob_text(pattern: str) -> str:
-    """A pattern for `glob` as people read it."""
+    """Return a pattern for `glob` as people read it."""
     return pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
 
 

@@ -24,7 +24,7 @@ _WENT_NOT = frozenset({"ended", "not_started", "aborted", "refused", "superseded
 
 
 def journal_incidents(config: Config) -> list[dict[str, Any]]:
-    """The newest incidents of the daemon, as `srobust incidents --json` shows them; none if it cannot be read.
+    """Return the newest incidents of the daemon, as `srobust incidents --json` shows them; none if it cannot be read.
 
     Only files are read, never the daemon asked: a diagnosis must not wait for it.
     """
@@ -79,7 +79,7 @@ def incidents_beside(files: Iterable[Path]) -> list[SavedIncident]:
 
 
 def newest_of(saved: Iterable[SavedIncident], files: Sequence[Path]) -> set[str]:
-    """The newest incident of each job that these files belong to by their names: it is the failure itself."""
+    """Return the newest incident of each job that these files belong to by name: it is the failure itself."""
     newest: dict[str, SavedIncident] = {}
     for one in saved:
         job = one.incident.job if one.incident is not None else ""

@@ -73,9 +73,10 @@ class LinesRead:
 
 
 def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
-    """The root: of an incident by its last words, else by the output. What says no more than a consequence is no end.
+    """Find the root: of an incident by its last words, else by the output.
 
-    A job's output may hold earlier attempts' errors too, so an incident's own last words go first.
+    What says no more than a consequence is no end. A job's output may hold earlier attempts' errors too, so an
+    incident's own last words go first.
     """
     reading = LinesRead(notes=list(subject.notes))
     saved = subject.incident or next(iter(subject.incidents), None)
@@ -99,7 +100,10 @@ def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnos
 
 
 def _leads(saved: SavedIncident, diagnosis: Diagnosis) -> bool:
-    """Whether the incident's verdict tells more than the lines: of an open hang, they may be an earlier attempt's."""
+    """Return whether the incident's verdict tells more than the lines.
+
+    The lines of an open hang may be an earlier attempt's.
+    """
     incident, root = saved.incident, diagnosis.root
     if incident is None or incident.verdict is None or incident.verdict.conclusion is not Conclusion.CULPRIT:
         return False
@@ -108,7 +112,10 @@ def _leads(saved: SavedIncident, diagnosis: Diagnosis) -> bool:
 
 
 def _survived(root: LogFinding, reading: LinesRead) -> bool:
-    """Whether steps followed a warning of something that nodes share; of a program's warning they show nothing."""
+    """Return whether steps followed a warning of something that nodes share.
+
+    After a program's own warning, later steps show nothing.
+    """
     if root.blame is not Blame.SHARED:
         return False
     after = (line for _, _, line in reading.lines[root.number + 1 :] if _STEP.search(line))
@@ -135,7 +142,7 @@ def _add_last_words(reading: LinesRead, saved: SavedIncident, matcher: Matcher) 
 
 
 def _add(reading: LinesRead, lines: Sequence[str], matcher: Matcher, place: LinePlace) -> None:
-    """The lines of one stream."""
+    """Add the lines of one stream."""
     reading.found += findings(lines, place.rank, matcher, first=len(reading.lines))
     reading.places += [place._replace(line=number) for number in range(1, len(lines) + 1)]
     reading.lines += [(place.file, number, line) for number, line in enumerate(lines, 1)]

@@ -85,7 +85,7 @@ def read_incident(folder: Path, *, whole: bool = True) -> SavedIncident | None:
 
 
 def incidents_in(job_folder: Path, *, whole: bool = True) -> list[SavedIncident]:
-    """The incidents of a job's folder, the newest first; none if it is no such folder. `whole` as above."""
+    """Return the incidents of a job's folder, newest first; empty if it is not one. `whole` as in `read_incident`."""
     try:
         folders = sorted((path for path in job_folder.iterdir() if path.is_dir()), key=lambda p: -p.stat().st_mtime)
     except OSError:
@@ -105,7 +105,7 @@ def _incident(folder: Path, data: bytes, problems: list[str]) -> tuple[Incident 
 
 
 def cause_of(raw: object) -> dict[str, str]:
-    """The known keys of a kept diagnosis that are texts."""
+    """Return the known keys of a kept diagnosis that are texts."""
     told = raw if isinstance(raw, dict) else {}
     return {key: told[key] for key in _CAUSE_KEYS if isinstance(told.get(key), str)}
 

@@ -127,7 +127,7 @@ def _others_text(diagnosis: Diagnosis, places: Sequence[LinePlace]) -> list[str]
 
 
 def _titled(title: str, texts: Sequence[str]) -> list[str]:
-    """The texts, one a line, the first one behind its title."""
+    """Return the texts, one a line, the first one behind its title."""
     return [f"{title if not number else '':<{_WIDE}}{text}" for number, text in enumerate(texts)]
 
 

@@ -87,7 +87,7 @@ def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal:
 
 
 def _is_folder(word: str) -> bool | None:
-    """Whether there is a folder of this name, and not a file; None if there is nothing."""
+    """Return whether there is a folder of this name, and not a file; None if there is nothing."""
     path = Path(word)
     try:
         return path.is_dir() if path.exists() else None
@@ -103,7 +103,7 @@ def _job_ref(word: str) -> JobRef | None:
 
 
 def _of_folder(path: Path) -> Subject:
-    """An incident's folder, or a job's: its newest incident counts."""
+    """Return the subject for an incident's folder, or a job's: its newest incident counts."""
     saved = read_incident(path)
     if saved is not None:
         return _with_output(saved, tuple(incidents_in(path.resolve().parent, whole=False)))

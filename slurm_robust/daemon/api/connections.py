@@ -1,4 +1,4 @@
-"""Bounds what strangers may take from the HTTP side: connections, time, memory and lines of log.
+"""Bounds the connections, time, memory and lines of log that foreign clients may use on the HTTP side.
 
 Each connection passes its bytes to aiohttp's protocol, which bounds none of these. A waiting connection (without a
 whole request, or with its last request answered) gives way to a newer one, so that half-open connections do not keep
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
         self._all.bound_unsent()
 
     def resume_writing(self) -> None:
-        """The reader has taken it."""
+        """Note that the reader has taken the waiting bytes."""
         self._all.stalled.pop(self, None)
         if self._stall is not None:
             self._stall.cancel()

@@ -110,13 +110,13 @@ class ShownState:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The same, read; the same object while no other snapshot has come."""
+        """The snapshot, read; the same object while no other snapshot has come."""
         self._read()
         return self._value
 
 
 def application(shown: ShownState, dashboard: Dashboard) -> web.Application:
-    """The dashboard and three pages for tools; anything else is 404, any method but GET and HEAD is 405."""
+    """Return the dashboard and three pages for tools; anything else is 404, any method but GET and HEAD is 405."""
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=shown.text, content_type="application/json", charset="utf-8")

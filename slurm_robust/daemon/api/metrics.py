@@ -118,7 +118,7 @@ Samples = Iterator[tuple[tuple[str, ...], float]]
 
 
 def metrics(value: Mapping[str, Any], now_s: float) -> bytes:
-    """The snapshot in Prometheus' text format."""
+    """Return the snapshot in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Snapshot(value, now_s))
     return generate_latest(registry)

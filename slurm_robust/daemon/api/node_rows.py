@@ -101,7 +101,7 @@ def _row(of: AboutNodes, name: str) -> dict[str, Any]:
 
 
 def _marked(node: Node) -> str:
-    """The fault that the node has marked, while nothing has come of it yet."""
+    """Return the fault that the node has marked, as long as nothing has followed from it."""
     marker = fault_marker.parse(node.extra)
     return f"it reports {marker.sentence}" if marker else ""
 

@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
         return encode(self.state)[:-1] + b',"nodes":[' + b",".join(self.nodes.values()) + b"]}"
 
     def changes(self, since: Mapping[str, bytes]) -> bytes | None:
-        """The state, and of the nodes only the rows that are others than these; None if nodes have come or gone."""
+        """Return the state with only the changed rows of nodes; None if nodes have come or gone."""
         if self.nodes.keys() != since.keys():
             return None
         rows = [row for name, row in self.nodes.items() if since[name] is not row] if self.nodes is not since else []
@@ -46,7 +46,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(line: bytes, what: type[T]) -> T | None:
-    """The line, read; None if it is not that."""
+    """Decode the line; None if it has another form."""
     try:
         return msgspec.json.decode(line, type=what)
     except (msgspec.DecodeError, UnicodeError):

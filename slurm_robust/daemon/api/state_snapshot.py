@@ -43,7 +43,7 @@ INCIDENTS = 100
 
 
 def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
-    """An incident as `incidents --json` shows it."""
+    """Return an incident as `incidents --json` shows it."""
     incident = row.incident
     return {
         "id": incident.id,
@@ -95,7 +95,7 @@ def _plan(row: IncidentRow) -> dict[str, Any] | None:
 
 
 def recent_incidents(journal: Journal, limit: int = INCIDENTS) -> list[dict[str, Any]]:
-    """The newest incidents, newest first."""
+    """Return the newest incidents, newest first."""
     return [show_incident(row, journal.actions(row.key)) for row in journal.incidents(limit=limit)]
 
 
@@ -149,7 +149,7 @@ class Snapshots:
 
 
 def _reads_first(daemon: Daemon) -> bool:
-    """Whether it has not read everything once; a user's own daemon reads jobs only."""
+    """Return whether the daemon has not read everything once; a user's own daemon reads jobs only."""
     readings = daemon.context.readings
     return not (readings.jobs_at_s if daemon.as_user else readings.complete)
 
@@ -265,7 +265,7 @@ def _waiting(daemon: Daemon, job: Job) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _folded(nodes: tuple[str, ...]) -> str:
-    """A running job's nodes do not change, and every snapshot shows them."""
+    """Fold a running job's nodes; remembered, since they do not change and every snapshot shows them."""
     return fold(nodes)
 
 

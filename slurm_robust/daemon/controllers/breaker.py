@@ -80,7 +80,7 @@ class Breaker:
         return {name: out + left.get(name, 0) + 1 for name in context.readings.nodes}
 
     def _judged(self, judge: Callable[..., T], **asked: Any) -> T:
-        """The answer of `headroom` or `over_limit` about the nodes that are out so far."""
+        """Return the answer of `headroom` or `over_limit` about the nodes that are out so far."""
         context = self.context
         known = (self._taken().out, context.picture.partitions, context.config.breaker)
         return judge(*known, now_s=context.now_s(), reset_at_s=self._reset_at_s, **asked)
@@ -115,7 +115,7 @@ class Breaker:
         return not self.why_open
 
     def restart_timers(self) -> None:
-        """The clock was set back: no drain and no reset may lie in the future."""
+        """Limit drains and resets to now, since the clock was set back."""
         context, now_s = self.context, self.context.now_s()
         self.ledger.wait_at_most(now_s)
         if float(context.journal.get(RESET_KEY, "0")) > now_s:

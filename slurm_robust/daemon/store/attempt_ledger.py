@@ -53,7 +53,7 @@ class SupervisedAttempt:
         return self.job_id, self.times.restart, self.run_at_s, self.times.lineage
 
     def timed(self, **changes: Any) -> SupervisedAttempt:
-        """The same with these times."""
+        """Return the attempt with these times."""
         return replace(self, times=replace(self.times, **changes))
 
 
@@ -85,7 +85,7 @@ class ClusterSize:
 
 @lru_cache(maxsize=1024)
 def _folded(nodes: tuple[str, ...]) -> str:
-    """An attempt is written once a minute, with the same nodes."""
+    """Fold an attempt's nodes; remembered, since an attempt is written once a minute, with the same nodes."""
     return fold(nodes)
 
 
@@ -109,7 +109,7 @@ def _times(columns: dict[str, Any]) -> TrainingAttempt:
 
 
 def attempt_of(columns: Mapping[str, Any]) -> SupervisedAttempt:
-    """The attempt that a row of the table `attempts` has."""
+    """Return the attempt that a row of the table `attempts` has."""
     values = dict(columns)
     names = expand(values["nodes"], remember=False)
     return SupervisedAttempt(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
@@ -212,7 +212,7 @@ class AttemptLedger:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def pool_sizes(self, from_s: float, to_s: float) -> list[PoolSize]:
-        """The pools within this window, oldest first: what held when it began, and every change."""
+        """Return the pools within this window, oldest first: their state at its beginning, and every change."""
 
         def made(row: dict[str, Any]) -> PoolSize:
             return PoolSize(**{**row, "nodes": expand(row["nodes"])})

@@ -64,10 +64,10 @@ class PastDrain:
     """A node out of service by slurm_robust.
 
     Attributes:
-        ended_at_s: When it was resumed; None if it still is out of service.
-        reverted: It was taken out for nothing, as far as anybody knows: a check passed with nothing repaired, or a
-            person resumed it within the hour.
-        why: What says so, as a sentence; empty if it was not reverted.
+        ended_at_s: When the node was resumed; None if it still is out of service.
+        reverted: Whether the drain was needless, as far as is known: a check passed without a repair, or a person
+            resumed the node within the hour.
+        why: The reason for that, as a sentence; empty if it was not reverted.
     """
 
     node: str

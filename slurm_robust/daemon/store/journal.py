@@ -76,7 +76,7 @@ class IncidentRow:
 
 
 def _columns(row: IncidentRow) -> dict[str, Any]:
-    """The row as SQLite takes it."""
+    """Return the row in the form that SQLite takes."""
     incident, attempt = row.incident, row.attempt
     own = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("incident", "attempt")}
     return own | {
@@ -96,7 +96,7 @@ def _columns(row: IncidentRow) -> dict[str, Any]:
 
 
 def _row(columns: sqlite3.Row) -> IncidentRow:
-    """The row as it was written, by this version or an older one."""
+    """Return the row that this version or an older one wrote."""
     values = dict(columns)
     recovery = msgspec.json.decode(values["recovery"], type=Recovery) if values["recovery"] else None
     attempt = Attempt(*(values.pop(name) for name in ("cluster", "job", "restart", "start_at_s")))
@@ -125,7 +125,7 @@ def _row(columns: sqlite3.Row) -> IncidentRow:
 
 
 def _old_verdict(raw: dict[str, Any]) -> Verdict | None:
-    """A verdict of journal version 2 or older."""
+    """Return a verdict of journal version 2 or older."""
     if not raw:
         return None
     why, confidence = raw.get("why", ""), raw.get("confidence", 0.0)
@@ -137,7 +137,7 @@ def _old_verdict(raw: dict[str, Any]) -> Verdict | None:
 
 
 def _old_plan(raw: dict[str, Any]) -> Plan | None:
-    """The plan of a report of journal version 2 or older, which stood within its verdict."""
+    """Return the plan of a report of journal version 2 or older, which stood within its verdict."""
     return Plan(Road(raw["road"]), raw["why"], tuple(raw["evict"])) if "road" in raw else None
 
 
@@ -229,7 +229,7 @@ class Journal:
                     self._insert_action(row.key, seq, action, planned=True)
 
     def incident(self, key: str) -> IncidentRow | None:
-        """The incident of that key."""
+        """Return the incident of that key."""
         found = self.incidents("key = ?", (key,))
         return found[0] if found else None
 
@@ -244,7 +244,7 @@ class Journal:
         return self.incidents("state != 'closed'")
 
     def recoveries(self, job_id: int, user: str) -> list[tuple[IncidentRow, Recovery]]:
-        """A job's recoveries that were carried out, or are, newest first."""
+        """Return a job's recoveries that were carried out, or are, newest first."""
         rows = self.incidents("job_id = ? AND user = ? AND mode = ?", (job_id, user, Mode.ACT.value))
         return [(row, row.recovery) for row in rows if row.recovery is not None]
 
@@ -332,7 +332,7 @@ class Journal:
         )
 
     def actions(self, key: str) -> list[ActionRow]:
-        """The incident's actions in their order."""
+        """Return the incident's actions in their order."""
         return self.remembered(("actions", key), lambda: self._actions(key))
 
     def _actions(self, key: str) -> list[ActionRow]:
@@ -348,7 +348,7 @@ class Journal:
         return self.db.total_changes, int(self.db.execute("PRAGMA data_version").fetchone()[0])
 
     def remembered(self, what: Hashable, read: Callable[[], list[T]]) -> list[T]:
-        """The rows that `read` gives, which is called again only after a change of the journal."""
+        """Return the rows of `read`, which is called again only after a change of the journal."""
         if self.db.in_transaction:
             return read()  # what is rolled back leaves no trace in the revision
         if self._remembered_at != (revision := self.revision):

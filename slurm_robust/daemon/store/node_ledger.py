@@ -100,7 +100,7 @@ class NodeLedger:
         self._update("quarantines", q.node, **now, word=word)
 
     def wait_at_most(self, until_s: float) -> None:
-        """The clock was set back: no wait ends later than this, and nothing began or was drained later."""
+        """Limit the ends of waits and the times of drains and checks to this, since the clock was set back."""
         self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))

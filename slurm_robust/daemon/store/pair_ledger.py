@@ -24,7 +24,7 @@ class PairLedger:
         return [PairTest(**dict(r)) for r in self.db.execute(query, args)]
 
     def open(self) -> list[PairTest]:
-        """Tests under way, and those whose reservation is still to be deleted."""
+        """Return tests under way, and tests whose reservation is still to be deleted."""
         return self._tests("ended_at_s IS NULL")
 
     def ended(self, since_s: float) -> list[PairTest]:
@@ -58,6 +58,6 @@ class PairLedger:
         self.db.execute("UPDATE pair_tests SET result = ? WHERE number = ?", (DROPPED, test.number))
 
     def restart_timers(self, now_s: float) -> None:
-        """The clock was set back: nothing began or ended later than now."""
+        """Limit beginnings and ends to now, since the clock was set back."""
         for name in ("begun_at_s", "ended_at_s"):
             self.db.execute(f"UPDATE pair_tests SET {name} = min({name}, ?) WHERE {name} > ?", (now_s, now_s))  # noqa: S608

@@ -32,7 +32,7 @@ class RepairLedger:
         return self._tries("node = ?", node)
 
     def under_way(self, node: str) -> RepairTry | None:
-        """The try under way on this node."""
+        """Return the try under way on this node."""
         return next(iter(self._tries("ended_at_s IS NULL AND node = ?", node)), None)
 
     def begin(self, t: RepairTry) -> RepairTry:
@@ -49,7 +49,7 @@ class RepairLedger:
         self.db.execute(query, {**values, "number": t.number})
 
     def restart_timers(self, now_s: float) -> None:
-        """The clock was set back: nothing began later than now."""
+        """Limit beginnings to now, since the clock was set back."""
         for name in ("begun_at_s", "acted_at_s", "asked_at_s", "done_at_s", "checked_at_s"):
             self.db.execute(f"UPDATE repairs SET {name} = min({name}, ?) WHERE {name} > ?", (now_s, now_s))  # noqa: S608
 

@@ -60,14 +60,14 @@ def as_text(checks: Sequence[Check]) -> str:
 
 
 def wrapped(text: str, indent: str, first: str = "") -> list[str]:
-    """The text in lines of at most WIDTH characters; later ones begin with `indent`."""
+    """Return the text in lines of at most WIDTH characters; later ones begin with `indent`."""
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
 def as_markdown(checks: Sequence[Check]) -> str:
-    """The generated half of docs/checks.md: each check, then the kernel log's kinds, XIDs and SXIDs."""
+    """Return the generated half of docs/checks.md: each check, then the kernel log's kinds, XIDs and SXIDs."""
     lines = [MARK, ""]
     for check in checks:
         lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]

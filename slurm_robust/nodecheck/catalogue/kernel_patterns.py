@@ -314,7 +314,7 @@ def sort(text: str) -> tuple[str, str, bool] | None:
 
 
 def kinds_of(words: Collection[str]) -> set[str]:
-    """The kinds whose lines hold one of these words."""
+    """Return the kinds whose lines hold one of these words."""
     return {kind for word, _, kind, over in _TABLE if word in words and not over}
 
 
@@ -358,7 +358,7 @@ class TroubleTally:
 
 
 def count(texts: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
-    """`TroubleTally.seen` and `back` of these lines."""
+    """Return `TroubleTally.seen` and `back` of these lines."""
     tally = TroubleTally()
     for text in texts:
         tally.add(text)

@@ -74,7 +74,7 @@ _CARDS: dict[tuple[int, int], Nic] = {
 
 
 def lookup(vendor: int | None, device: int | None, model: str = "") -> Nic:
-    """The card of these PCI ids, else of mlx5's own model name (`MT4129`); `UNKNOWN` where neither is known."""
+    """Return the card of these PCI ids, else of mlx5's own model name (`MT4129`); `UNKNOWN` if neither is known."""
     if model.startswith("MT") and model[2:].isascii() and model[2:].isdigit() and len(model) < 10:
         vendor, device = vendor or MELLANOX, device or int(model[2:])
     if vendor is None or device is None:

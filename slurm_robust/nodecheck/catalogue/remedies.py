@@ -45,7 +45,7 @@ BY_FINDING: Mapping[tuple[str, str], Row] = {
 
 
 def of_event(code: int, message: str) -> Remedy | None:
-    """The remedy of an XID or SXID; a 154 says which in its message."""
+    """Return the remedy of an XID or SXID; a 154 says which in its message."""
     if code == 154:
         action = xids.recovery_action(message).lower()
         return _REBOOT if "reboot" in action else _RESET if "reset" in action else None
@@ -54,7 +54,7 @@ def of_event(code: int, message: str) -> Remedy | None:
 
 
 def of_result(result: Result) -> Remedy | None:
-    """The remedy of what one check found; a finding that names its own has that."""
+    """Return the remedy of one check's finding; a finding that names its own remedy has that one."""
     if named := result.finding.evidence.get("repair"):
         return Remedy(named)
     if result.name != "xid":

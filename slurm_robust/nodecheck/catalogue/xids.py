@@ -233,7 +233,7 @@ def lookup(code: int) -> Xid:
 
 
 def recovery_action(message: str) -> str:
-    """The action that a 154 line names (`None`, `GPU Reset Required`, …), empty if it names none."""
+    """Return the action that a 154 line names (`None`, `GPU Reset Required`, …), empty if it names none."""
     match = _RECOVERY.search(message)
     return (match[1] or match[2]).strip() if match else ""
 
@@ -256,7 +256,7 @@ def _of_nvlink(message: str) -> XidGrade:
 
 
 def _of_nvlink5(message: str) -> XidGrade:
-    """144–150 call themselves `Fatal` or `Nonfatal`; what 149 says of a link that software took down needs nothing."""
+    """Judge 144–150, which call themselves `Fatal` or `Nonfatal`; a 149 for a link that software took down is fine."""
     if not _FATAL.search(_NON_FATAL.sub("", message)):
         return XidGrade.WARN
     down = _LINK_DOWN.search(message)
@@ -264,7 +264,7 @@ def _of_nvlink5(message: str) -> XidGrade:
 
 
 def _of_rlw(message: str) -> XidGrade:
-    """145: the unit and its error status, beside the word that it calls itself."""
+    """Judge 145 by the unit and its error status, beside the word that it calls itself."""
     match = _RLW.search(message)
     unit, status = (match[1], int(match[2], 16)) if match else ("", 0)
     if status & _RLW_RESET.get(unit, 0) or _of_nvlink5(message) is XidGrade.FAIL:
@@ -279,7 +279,7 @@ def wants_peers_ended(code: int, message: str) -> bool:
 
 
 def _of_recovery(message: str) -> XidGrade:
-    """154 names the action that the driver now wants, `None` among them."""
+    """Judge 154 by the action that the driver now wants, which may be `None`."""
     action = recovery_action(message)
     if action.lower() == "none":
         return XidGrade.NOTE

@@ -43,7 +43,7 @@ class Choices(NamedTuple):
     gpu_profiles: Mapping[str, Mapping[str, Any]] = {}
 
     def context(self, node: str, stage: str, env: Mapping[str, str]) -> Context:
-        """The context of probes, with `%n` filled in."""
+        """Return the context of probes, with `%n` filled in."""
         return Context(
             node=node,
             stage=stage,
@@ -59,7 +59,7 @@ class Choices(NamedTuple):
 
 
 def of(config: Config) -> Choices:
-    """The choices of a whole configuration.
+    """Return the choices of a whole configuration.
 
     Raises:
         CheckError: `gpu_profiles` has a key or a value that no profile has.
@@ -98,7 +98,7 @@ def load(path: str, node: str, meanwhile: Callable[[], None] = lambda: None) -> 
 
 
 def _read_beside(path: str, meanwhile: Callable[[], None]) -> Choices | None:
-    """The choices, read by another process, since that takes as long as what this one does meanwhile.
+    """Return the choices, read by another process, since that takes as long as this one's other work.
 
     Returns:
         None if that process has no choices to give: reading the file here tells why.
@@ -114,7 +114,7 @@ def _restored(kept: Mapping[str, Any]) -> Choices:
 
 
 def read(path: str) -> Config:
-    """The whole configuration.
+    """Return the whole configuration.
 
     Raises:
         ConfigRejected: as `load`.

@@ -56,7 +56,7 @@ class Context:
     shared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, name: str, read: Callable[[], T]) -> T:
-        """The result of `read`, called by the first probe of the lane that needs it and kept for the others."""
+        """Return the result of `read`, called by the first probe of the lane that needs it and kept for the others."""
         if name not in self.shared:
             self.shared[name] = read()
         value: T = self.shared[name]
@@ -72,7 +72,7 @@ class Context:
         return str(self.root) == "/"
 
     def boot_id(self) -> str:
-        """The kernel's name of this boot, empty if it cannot be read."""
+        """Return the kernel's name of this boot, empty if it cannot be read."""
         return state_folder.boot_id(str(self.root))
 
 
@@ -86,7 +86,7 @@ def node_name(env: Mapping[str, str] | None = None) -> str:
 
 
 def job_of(env: Mapping[str, str]) -> int | None:
-    """`SLURM_JOB_ID`, if it is shaped like a job id."""
+    """Return `SLURM_JOB_ID`, if it is shaped like a job id."""
     text = env.get("SLURM_JOB_ID", "")
     return int(text) if _JOB_ID.match(text) else None
 
@@ -104,13 +104,13 @@ def job_choice_of(env: Mapping[str, str]) -> str:
 
 
 def job_gpus_of(env: Mapping[str, str]) -> tuple[int, ...]:
-    """`SLURM_JOB_GPUS` ("0,1") as numbers; empty for any other shape, as of MIG and sharded GPUs."""
+    """Return `SLURM_JOB_GPUS` ("0,1") as numbers; empty for any other shape, as of MIG and sharded GPUs."""
     text = env.get("SLURM_JOB_GPUS", "")
     return tuple(int(part) for part in text.split(",")) if _GPU_IDS.match(text) else ()
 
 
 def job_instances_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The job's MIG instances, where slurmd names them by UUID (it does in CUDA_VISIBLE_DEVICES)."""
+    """Return the job's MIG instances, where slurmd names them by UUID (it does in CUDA_VISIBLE_DEVICES)."""
     for name in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         parts = env.get(name, "").split(",")
         if len(parts) <= _MAX_INSTANCES and all(_INSTANCE.match(part) for part in parts):

@@ -29,12 +29,12 @@ class Growth:
 
     @property
     def per_hour(self) -> float:
-        """The same as a rate. In a short window one event is a high rate: judge `delta` too."""
+        """The growth as a rate. In a short window one event is a high rate: judge `delta` too."""
         return self.delta * HOUR_S / self.window_s
 
 
 def uptime_s() -> float:
-    """Seconds since boot, those asleep included."""
+    """Return the seconds since boot, including time asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -76,7 +76,7 @@ def grown(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> 
 
 
 def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """`keep` of a probe's facts, as in `grown`."""
+    """Return `keep` of a probe's facts, as in `grown`."""
     return keep(facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
 
 

@@ -51,7 +51,7 @@ def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, A
 
 
 def some(names: Iterable[str]) -> str:
-    """`a, b, c, d and 3 more`."""
+    """Return names as `a, b, c, d and 3 more`."""
     every = list(names)
     more = len(every) - _MAX_NAMED
     return ", ".join(every) if more <= 0 else f"{', '.join(every[:_MAX_NAMED])} and {more} more"

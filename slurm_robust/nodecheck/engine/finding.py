@@ -65,7 +65,7 @@ class Finding:
 
     @classmethod
     def fail(cls, reason: str, sentence: str, remedy: str, evidence: Mapping[str, Any] | None = None) -> Finding:
-        """The node is unfit."""
+        """Return the finding that the node is unfit."""
         return cls(Status.FAIL, reason, sentence, remedy, evidence or {})
 
     @classmethod
@@ -110,7 +110,7 @@ class NodeReport:
         return shorten("; ".join(dict.fromkeys(sentences))) if sentences else "all checks passed"
 
     def to_json(self) -> dict[str, Any]:
-        """The documented shape of `check --json`."""
+        """Return the documented shape of `check --json`."""
         return {
             "node": self.node,
             "stage": self.stage,
@@ -131,7 +131,7 @@ class NodeReport:
 
 
 def fitness(statuses: Iterable[Status]) -> Fitness:
-    """The verdict of these statuses."""
+    """Return the verdict of these statuses."""
     seen = set(statuses)
     if Status.FAIL in seen:
         return Fitness.UNFIT

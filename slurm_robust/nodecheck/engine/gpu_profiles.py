@@ -101,7 +101,7 @@ PROFILES: Mapping[str, Profile] = {
 
 
 def plain(model: str) -> str:
-    """A product name without its maker's."""
+    """Return a product name without its maker's."""
     return " ".join(model.split()).removeprefix("NVIDIA ")
 
 

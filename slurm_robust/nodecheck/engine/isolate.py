@@ -70,7 +70,7 @@ class _Lane:
     said: bytearray = field(default_factory=bytearray)
 
     def note_next(self) -> None:
-        """The first of `left` starts now."""
+        """Note that the first of `left` starts now."""
         self.started_s = time.monotonic()
         self.deadline_s = self.started_s + (self.left[0][1].deadline_s if self.left else _EXIT_S)
 
@@ -80,7 +80,7 @@ _EXIT_S = 0.5
 
 
 def no_progress(waiting: Sequence[str]) -> None:
-    """The default for `progress`."""
+    """Do nothing: the default for `progress`."""
 
 
 def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = no_progress) -> dict[str, Outcome]:
@@ -204,7 +204,7 @@ def _end(lane: _Lane, outcomes: dict[str, Outcome], *, ended: bool) -> None:
 
 
 def _overdue(lane: _Lane, outcomes: dict[str, Outcome]) -> None:
-    """The function under way did not come back in time."""
+    """Handle the function under way, which did not come back in time."""
     if not lane.left:
         return
     name, _ = lane.left.pop(0)

@@ -107,7 +107,7 @@ class Check:
 
     @staticmethod
     def parts_of(module_name: str) -> dict[str, Any]:
-        """The fields that follow from the module: its name, docstring and functions, and the stages that run it."""
+        """Return the fields that follow from the module: name, docstring, functions, and the stages that run it."""
         module = sys.modules[module_name]
         name = module_name.rpartition(".")[2]
         parts: dict[str, Any] = {"name": name, "question": (module.__doc__ or "").partition("\n")[0]}
@@ -126,7 +126,7 @@ class Check:
         }
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The defaults, overridden by the site's choices.
+        """Return the defaults, overridden by the site's choices.
 
         Raises:
             CheckError: no such option, or a value of the wrong type.
@@ -207,7 +207,7 @@ _NOT_IN: Mapping[str, tuple[str, ...]] = {
 
 
 def checks_of(name: str) -> tuple[str, ...]:
-    """The checks of a group, or the check of this name. Nothing is loaded.
+    """Return the checks of a group, or the check of this name. Nothing is loaded.
 
     Raises:
         CheckError: no check or group has this name; the message suggests the nearest.
@@ -254,7 +254,7 @@ def preload(stage: str) -> None:
 
 
 def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) -> list[Check]:
-    """The checks of a stage, or those named in `only`, without the disabled ones; each name may be that of a group.
+    """Return the checks of a stage, or those named in `only`, without disabled ones; a name may be a group's.
 
     Raises:
         CheckError: a name in `only` or `disable` that does not exist.

@@ -63,12 +63,12 @@ def keep(
 
 
 def grown(facts: Mapping[str, Any], window_s: float) -> dict[str, Growth]:
-    """`growth` of a probe's `counts`, as in `counters.grown`."""
+    """Return `growth` of a probe's `counts`, as in `counters.grown`."""
     return growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], window_s)
 
 
 def kept(facts: Mapping[str, Any], window_s: float) -> dict[str, Any]:
-    """`keep` of a probe's `counts`, as in `counters.grown`."""
+    """Return `keep` of a probe's `counts`, as in `counters.grown`."""
     return keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], window_s)
 
 

@@ -57,7 +57,7 @@ def _gpu(gpu: dict[str, Any], names: tuple[str, ...], context: Context, told_los
 
 
 def probe_of(*names: str, kept_as: str = "") -> Callable[[Context, Any], Facts]:
-    """A probe that takes these fields and nothing else."""
+    """Return a probe that takes these fields and nothing else."""
 
     def probe(context: Context, _: Any) -> Facts:
         return take(context, *names, kept_as=kept_as)

@@ -46,7 +46,7 @@ C2C_STATES = tuple(f"c2c.{link}" for link in range(14))
 
 
 def field_value(answer: Any) -> int | float:
-    """A field's number, by the type that NVML says it has.
+    """Return a field's number, by the type that NVML says it has.
 
     Raises:
         ValueError: a type that nvml.h does not name.
@@ -72,17 +72,17 @@ def _text(value: Any) -> str:
 
 
 def _call(name: str, *arguments: Any) -> Reader:
-    """A call whose answer is a number."""
+    """Return a reader: a call whose answer is a number."""
     return lambda ask, _: int(ask(name, *arguments))
 
 
 def _words(name: str) -> Reader:
-    """A call whose answer is a text."""
+    """Return a reader: a call whose answer is a text."""
     return lambda ask, _: _text(ask(name))
 
 
 def _pair(name: str) -> Reader:
-    """A call whose answer is two numbers: now, and after the next reset (or by default)."""
+    """Return a reader: a call whose answer is two numbers, now and after the next reset (or by default)."""
     return lambda ask, _: [int(part) for part in ask(name)]
 
 
@@ -154,7 +154,7 @@ def _sram_over(ask: Ask, _: Mapping[str, Any]) -> int:
 
 
 def _nvlink_states(ask: Ask, values: Mapping[str, Any]) -> list[int | None]:
-    """1 up, 0 down, None not there, by link; empty if the board has no NVLink."""
+    """Return by link 1 for up, 0 for down, None for not there; empty if the board has no NVLink."""
     states: list[int | None] = []
     for link in range(min(int(values.get("nvlink_count", MAX_LINKS)), _ENOUGH_LINKS)):
         try:
@@ -184,7 +184,7 @@ def _link_now(ask: Ask) -> dict[str, int]:
 
 
 def _pcie(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
-    """The PCIe link now, and what board and slot can do.
+    """Return the PCIe link now, and what board and slot can do.
 
     Idle boards save power by a slower link, and need a moment to leave it: what looks slow on a busy board is looked at
     again, and the best of three looks counts.

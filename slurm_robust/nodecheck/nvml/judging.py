@@ -44,7 +44,7 @@ LOST_REMEDY = "drain; read `dmesg | grep -e NVRM -e Xid`; reset the GPU or power
 
 
 def label(gpu: Mapping[str, Any]) -> str:
-    """`GPU 3 (0000:9b:00)`."""
+    """Return a GPU's name in sentences, `GPU 3 (0000:9b:00)`."""
     return f"GPU {gpu['index']} ({gpu['bus']})" if gpu["bus"] else f"GPU {gpu['index']}"
 
 
@@ -70,13 +70,13 @@ def unanswered(facts: Mapping[str, Any]) -> Finding | None:
 
 
 def lost_gpus(facts: Mapping[str, Any], which: str = "lost") -> list[Fault]:
-    """A fault for each GPU that cannot be worked with; `which` may be `lost_meanwhile`."""
+    """Return a fault for each GPU that cannot be worked with; `which` may be `lost_meanwhile`."""
     lost = [gpu for gpu in facts["gpus"] if gpu.get(which)]
     return [Fault.fail("gpu_lost", LOST_WORDS[gpu["lost"]], LOST_REMEDY, gpu) for gpu in lost]
 
 
 def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Facts, Any]]:
-    """(GPU, value) of every GPU that reports this field."""
+    """Return (GPU, value) of every GPU that reports this field."""
     return [(gpu, gpu["values"][name]) for gpu in facts["gpus"] if name in gpu["values"]]
 
 

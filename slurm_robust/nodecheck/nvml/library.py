@@ -16,7 +16,7 @@ FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib64/nvidia", "/usr/lib/nvidia", "/
 
 
 def binding() -> Any:
-    """The module pynvml of the package nvidia-ml-py.
+    """Return the module pynvml of the package nvidia-ml-py.
 
     It imports `ctypes.util` for a function that it never calls, and with it subprocess, tempfile, random and more: a
     third of its time. This process has no other use for them, so it gets a stand-in meanwhile.

@@ -263,7 +263,7 @@ class NvmlSession:
 
 
 def of(context: Context) -> NvmlSession:
-    """The lane's session; opened by the first probe that asks."""
+    """Return the lane's session; opened by the first probe that asks."""
     return context.once("nvml", lambda: _opened(context))
 
 

@@ -36,7 +36,7 @@ def tainted(root: Path) -> int | None:
 
 
 def unseen(root: Path, seen: Mapping[str, Mapping[str, Any]], before: int) -> list[str]:
-    """The kinds of `TroubleTally.seen` of which the node shows the contrary, also a moment later; as `shown`."""
+    """Return the kinds of `TroubleTally.seen` whose contrary the node shows, also a moment later; as `shown`."""
 
     def denied(kinds: Collection[str]) -> list[str]:
         looks = {kind: shown(root, kind, seen[kind]["names"], seen[kind]["example"], before) for kind in kinds}
@@ -74,9 +74,10 @@ def shown(root: Path, kind: str, names: Collection[str], example: str, before: i
 
 
 def _card_is_there(root: Path, names: Collection[str]) -> bool | None:
-    """A card that has left its bus has no entry any more, and that is the very fault: its bus still has one.
+    """Tell whether a card is there.
 
-    Of network devices only addresses count: one that a container has got has no entry in the node's /sys/class/net.
+    A card that has left its bus has no entry any more, while its bus still has one. Of network devices only addresses
+    count: a device that a container has got has no entry in the node's /sys/class/net.
     """
     matches = [match for name in names if (match := _PCI.fullmatch(name))]
     if not matches or not small_files.names(root / "sys/bus/pci/devices"):
@@ -163,14 +164,14 @@ def broken(root: Path, table: Collection[mounts.Mount], device: str, mount: moun
 
 
 def _answers(path: str) -> bool:
-    """Whether a mounted file system still works, asked in a process of its own; one that hangs is not known to fail."""
+    """Return whether a mounted file system still works, asked in its own process; a hang is not taken for failure."""
     ask: Callable[[], int] = functools.partial(_errno, path)
     outcome = run_all({path: Task(ask, _LOOK_S)})[path]
     return bool(outcome.error) or outcome.value not in _GAVE_UP
 
 
 def _errno(path: str) -> int:
-    """The error of the file system's log being written, 0 for none: XFS and ext4 refuse it after a shutdown."""
+    """Return the error of writing the file system's log, 0 for none: XFS and ext4 refuse it after a shutdown."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

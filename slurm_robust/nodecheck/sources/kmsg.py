@@ -76,7 +76,7 @@ class KernelLog:
         words: Iterable[str] = (),
         most: int = 0,
     ) -> LogReading:
-        """The wanted records after the cursor.
+        """Return the wanted records after the cursor.
 
         Args:
             wanted: Tells by its text whether to keep a record; called once for each, oldest first.

@@ -92,7 +92,7 @@ def parse(line: str) -> KernelRecord | None:
 
 
 def _parse_saved(line: str) -> KernelRecord | None:
-    """The shapes that dmesg, journalctl and syslog write."""
+    """Parse the shapes that dmesg, journalctl and syslog write."""
     facility = 0
     if level := _LEVEL.match(line):
         line = line[level.end() :]

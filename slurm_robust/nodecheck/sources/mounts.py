@@ -57,7 +57,7 @@ def at(table: Sequence[Mount], path: str) -> Mount | None:
 
 
 def over(table: Sequence[Mount], path: str) -> Mount | None:
-    """The mount in which a path lies."""
+    """Return the mount in which a path lies."""
     inside = [mount for mount in table if mount.path == "/" or f"{path}/".startswith(f"{mount.path}/")]
     longest = max((len(mount.path) for mount in inside), default=0)
     return next((mount for mount in reversed(inside) if len(mount.path) == longest), None)

@@ -20,7 +20,7 @@ _ENOUGH = 96
 
 
 def gpus(context: Context) -> Iterator[Path]:
-    """The folders of NVIDIA's GPUs."""
+    """Yield the folders of NVIDIA's GPUs."""
     for device in context.path(DEVICES).glob("*"):
         is_gpu = small_files.text(device / "class", 16).startswith(_GPU_CLASSES)
         if is_gpu and small_files.text(device / "vendor", 16) == _NVIDIA:
@@ -61,7 +61,7 @@ def acs_control(config: bytes) -> int | None:
 
 
 def read_config(folder: Path) -> bytes:
-    """A device's config space; empty if it cannot be read."""
+    """Return a device's config space; empty if it cannot be read."""
     try:
         with (folder / "config").open("rb") as file:
             return file.read(_CONFIG_BYTES)

@@ -61,7 +61,7 @@ def parse(data: bytes) -> NodeProcess | None:
 
 
 def read(path: str, limit: int) -> bytes:
-    """A small file's bytes; empty if it is missing or may not be read."""
+    """Return a small file's bytes; empty if it is missing or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -118,7 +118,7 @@ def is_systems(context: Context, pid: int) -> bool:
 
 
 def has_own_mounts(context: Context) -> bool:
-    """Whether this runs in another mount name space than slurmd: a job's own (`PrologFlags=RunInJob`)."""
+    """Return whether this process has another mount name space than slurmd: a job's own (`PrologFlags=RunInJob`)."""
     here = small_files.target(context.path("/proc/self/ns/mnt"))
     slurmds = [p.pid for p in scan(context) if p.command == "slurmd" and is_systems(context, p.pid)]
     spaces = {small_files.target(context.path(f"/proc/{pid}/ns/mnt")) for pid in slurmds} - {""}

@@ -68,13 +68,13 @@ def _device(folder: Path, name: str) -> Device:
 
 
 def _pci(folder: Path) -> str:
-    """The PCI address behind a device, empty for one that has none or in a copy without links."""
+    """Return the PCI address behind a device, empty for one that has none or in a copy without links."""
     address = small_files.target(folder / "device")
     return address if pci.ADDRESS.match(address) else ""
 
 
 def _kind(bus: Path, card: network_cards.Nic) -> str:
-    """`card`, `slice`, `guest` or `soft`.
+    """Return `card`, `slice`, `guest` or `soft`.
 
     A slice is a virtual function or subfunction whose card stands beside it on this node; a guest, one that was handed
     to this machine; a soft device is made by software on another interface.
@@ -121,7 +121,7 @@ def rate(text: str) -> tuple[float, int]:
 
 
 def after_colon(text: str) -> str:
-    """`4: ACTIVE` as `ACTIVE`, `5: LinkUp` as `LinkUp`."""
+    """Return the word after the colon: `ACTIVE` of `4: ACTIVE`, `LinkUp` of `5: LinkUp`."""
     return text.partition(":")[2].strip() or text
 
 
@@ -151,7 +151,7 @@ def all_ports(found: Iterable[Device], ignore: Sequence[Any] = ()) -> Iterator[t
 
 
 def sisters(ports: Iterable[tuple[Device, Port]]) -> list[list[tuple[Device, Port]]]:
-    """The ports in groups that should be alike: same model, board, link layer and number of the port."""
+    """Return the ports in groups that should be alike: same model, board, link layer and number of the port."""
     groups: dict[tuple[Any, ...], list[tuple[Device, Port]]] = {}
     for device, port in ports:
         key = (device["type"], device["board"], device["kind"], port["layer"], port["port"])
@@ -160,7 +160,7 @@ def sisters(ports: Iterable[tuple[Device, Port]]) -> list[list[tuple[Device, Por
 
 
 def usual(values: Iterable[T]) -> tuple[T, int]:
-    """The most frequent of some values, and how often it is there; of equally frequent ones the first."""
+    """Return the most frequent of some values, and its count; of equally frequent values the first."""
     times: dict[T, int] = {}
     for value in values:
         times[value] = times.get(value, 0) + 1

@@ -40,7 +40,7 @@ class News(NamedTuple):
 def news(
     context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = (), most: int = 0
 ) -> News:
-    """The wanted records since this check's last look that counted; arguments as `kmsg.KernelLog.since`."""
+    """Return the wanted records since this check's last look that counted; arguments as `kmsg.KernelLog.since`."""
     from slurm_robust.nodecheck.sources import kmsg  # noqa: PLC0415 (only the lane's own process pays for it)
 
     boot_id = context.boot_id()

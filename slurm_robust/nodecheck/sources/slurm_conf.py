@@ -72,7 +72,7 @@ def declared(context: Context, count: Callable[[str, str], int]) -> int:
 
 
 def controllers(text: str) -> tuple[list[str], int]:
-    """The controllers' names or addresses in slurm.conf, and the first of their ports.
+    """Return the controllers' names or addresses in slurm.conf, and the first of their ports.
 
     `SlurmctldHost=ctl1(10.0.0.1)` and the older `ControlMachine` with `ControlAddr` give an address: then no name is
     looked up. Anything not shaped like a host's name is ignored.
@@ -99,7 +99,7 @@ def controllers(text: str) -> tuple[list[str], int]:
 
 
 def settings(text: str, node: str) -> dict[str, str]:
-    """The node's settings by lower-case name; empty if the text does not name it."""
+    """Return the node's settings by lower-case name; empty if the text does not name it."""
     usual: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         plain = line.partition("#")[0]

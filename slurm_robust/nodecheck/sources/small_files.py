@@ -15,7 +15,7 @@ _NAME = re.compile(r"[^\s/\x00]{1,64}\Z")
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str:
-    """The file's text; empty if it is missing or cannot be read. Bad bytes are replaced."""
+    """Return the file's text; empty if it is missing or cannot be read. Bad bytes are replaced."""
     try:
         with path.open("rb") as file:
             return file.read(limit).decode("utf-8", "replace")
@@ -24,40 +24,40 @@ def read_text(path: Path, limit: int = 1 << 20) -> str:
 
 
 def text(path: Path, limit: int = 256) -> str:
-    """The same without blanks around it."""
+    """Return the file's text without blanks around it."""
     return read_text(path, limit).strip()
 
 
 def word(path: Path, limit: int = 256) -> str:
-    """The same for a file of one line: printable, with single blanks."""
+    """Return the text of a file of one line: printable, with single blanks."""
     return " ".join(printable(read_text(path, limit), " ").split())
 
 
 def integer(digits: str) -> int | None:
-    """A decimal number of at most 64 bits, None for anything else (`N/A (no PMA)`, half a file)."""
+    """Return a decimal number of at most 64 bits, None for anything else (`N/A (no PMA)`, half a file)."""
     stripped = digits.strip()
     return int(stripped) if _INTEGER.match(stripped) else None
 
 
 def number(path: Path) -> int | None:
-    """The number that is all a file contains; None for anything else."""
+    """Return the number in a file that holds nothing else; None for anything else."""
     return integer(read_text(path, 64))
 
 
 def count(path: Path) -> int | None:
-    """The same for a counter: never below zero."""
+    """Return the number in a counter's file; None for anything else, and for a number below zero."""
     found = number(path)
     return found if found is not None and found >= 0 else None
 
 
 def hexadecimal(digits: str) -> int | None:
-    """`0x1003` or `1003` as a number, None for anything else."""
+    """Return `0x1003` or `1003` as a number, None for anything else."""
     stripped = digits.strip().lower()
     return int(stripped, 16) if re.fullmatch(r"(?:0x)?[0-9a-f]{1,16}", stripped, re.ASCII) else None
 
 
 def names(folder: Path) -> list[str]:
-    """The entries of a folder, in natural order (mlx5_9 before mlx5_10); empty if it cannot be read."""
+    """Return the entries of a folder, in natural order (mlx5_9 before mlx5_10); empty if it cannot be read."""
     try:
         return sorted(filter(is_name, os.listdir(folder)), key=natural)  # noqa: PTH208 (names, and fast)
     except OSError:
@@ -65,7 +65,7 @@ def names(folder: Path) -> list[str]:
 
 
 def matching(parent: Path, pattern: str) -> list[Path]:
-    """The paths below a folder that match a pattern, shorter names first; empty if it cannot be listed."""
+    """Return the paths below a folder that match a pattern, shorter names first; empty if it cannot be listed."""
     try:
         found = list(parent.glob(pattern))
     except OSError:
@@ -79,14 +79,14 @@ def is_name(name: str) -> bool:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key that compares digits within names as numbers."""
+    """Return a sort key that compares digits within names as numbers."""
     return [
         (int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", name)
     ]
 
 
 def target(link: Path) -> str:
-    """The last part of a symbolic link's target; empty for anything else."""
+    """Return the last part of a symbolic link's target; empty for anything else."""
     try:
         return os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 (text of a link, no path to follow)
     except OSError:
@@ -99,7 +99,7 @@ def exists(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """The same for a folder."""
+    """Return whether the path is a folder."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
@@ -115,7 +115,7 @@ def is_gone(path: Path) -> bool:
 
 
 def cpus(listed: str) -> set[int]:
-    """The CPUs (or memory nodes) of a list such as `0-3,8`; other parts are ignored."""
+    """Return the CPUs (or memory nodes) of a list such as `0-3,8`; other parts are ignored."""
     found: set[int] = set()
     for part in listed.strip().split(","):
         match = _RANGE.match(part.strip())
@@ -126,7 +126,7 @@ def cpus(listed: str) -> set[int]:
 
 
 def ranges(numbers: set[int]) -> str:
-    """The numbers as the kernel writes them: `0-3,8`."""
+    """Return the numbers as the kernel writes them: `0-3,8`."""
     parts: list[list[int]] = []
     for value in sorted(numbers):
         if parts and parts[-1][-1] == value - 1:

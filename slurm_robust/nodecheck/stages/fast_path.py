@@ -28,7 +28,7 @@ class StaleVerdict(Exception):  # noqa: N818 (not an error: the verdict is no lo
 
 
 def cached_verdict(config: str, node: str) -> tuple[str, dict[str, str]]:
-    """The cached verdict, if it is still valid.
+    """Return the cached verdict, if it is still valid.
 
     Returns:
         A summary for the log, and the verdict's lines by their first word; `again` names the checks that must run all
@@ -70,7 +70,7 @@ def node_of(name: str) -> str:
 
 
 def main(stage: str, config: str = "", verbose: str = "") -> int:
-    """The entry point of the scripts.
+    """Run one stage: the entry point of the scripts.
 
     Args:
         stage: `prolog`, `epilog` or `periodic`.
@@ -150,7 +150,7 @@ def _new_records(fd: int, last: int) -> bytes:
 
 
 def _entries(root: str, path: str, count: str) -> None:
-    """A folder has as many entries as before; a missing folder has none."""
+    """Require that a folder has as many entries as before; a missing folder has none."""
     try:
         now = len(os.listdir(root + path))
     except FileNotFoundError:
@@ -220,12 +220,12 @@ def _usable(path: str, device: str, min_free_mb: str, writable: str) -> bool:
 
 
 def _says(root: str, path: str, word: str) -> bool:
-    """A small file still contains this word."""
+    """Return a small file still contains this word."""
     return word in _words_of(root + path)
 
 
 def _at_most(root: str, path: str, most: str) -> bool:
-    """The number in a small file (0 without one) has not grown."""
+    """Return the number in a small file (0 without one) has not grown."""
     return int((_words_of(root + path) or ["0"])[0]) <= int(most)
 
 
@@ -238,7 +238,7 @@ def _words_of(path: str) -> list[str]:
 
 
 def _shut(_: str, path: str) -> None:
-    """A log that could not be read still cannot be read."""
+    """Require that a log that could not be read still cannot be read."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:

@@ -293,7 +293,7 @@ def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
 
 
 def _has_json(extra: str) -> bool:
-    """Whether a person's own text in `Extra` is JSON, by which jobs may be scheduled: it is left alone."""
+    """Return whether a person's own text in `Extra` is JSON, by which jobs may be scheduled: it is left alone."""
     own = fault_marker.without(blind_marker.without(watch_marker.without(extra)))
     return blind_marker.without(own, blind_marker.FULL).startswith("{")
 
@@ -328,7 +328,7 @@ def _over_limit(node: Node, nodes: list[Node], config: BreakerConfig) -> str:
 
 
 def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
-    """The same, with the time that is left as the timeout of one command."""
+    """Return the configuration with the remaining time as the timeout of one command."""
     return msgspec.structs.replace(config, timeout_s=max(0.1, round(end_s - time.monotonic(), 2)))
 
 
@@ -351,6 +351,6 @@ def tell_job(report: NodeReport, config: Config, env: Mapping[str, str], connect
 
 
 def comment_of(report: NodeReport) -> str:
-    """The verdict as a recheck job's Comment carries it."""
+    """Return the verdict in the form of a recheck job's Comment."""
     sentence = tagged(shorten(report.sentence), remedies.of_report(report), SENTENCE_MAX_CHARS)
     return f"srobust-check: {report.verdict.value}: {sentence}"

@@ -87,7 +87,7 @@ def _run_again(names: str, chosen: choices.Choices, context: Context) -> str:
 def _run(
     checks: list[registry.Check], chosen: choices.Choices, context: Context, config: str, log: Log
 ) -> tuple[NodeReport, int]:
-    """The report, weighed with earlier runs, and the exit code."""
+    """Run the checks; return the report, weighed with earlier runs, and the exit code."""
     assert context.cache_dir is not None
     log_end = cached_verdict.log_position(context.kmsg)
     settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
@@ -235,7 +235,7 @@ def _not_the_system_s(path: str) -> str:
 
 
 def logger(name: str, env: Mapping[str, str]) -> Log:
-    """A function that writes one printable line to stderr (slurmd logs it) and to syslog."""
+    """Return a function that writes one printable line to stderr (slurmd logs it) and to syslog."""
     job_id = job_of(env)
     choice = job_choice_of(env)
     about = f"job {job_id}{f' ({choice})' if choice else ''}: " if job_id is not None else ""

@@ -99,7 +99,7 @@ def characterise_rows(
     incidents: Iterable[ClosedIncident] = (),
     options: CharacterisationOptions | None = None,
 ) -> Characterisation:
-    """The same, from rows that come one by one."""
+    """Return the characterisation of rows that come one by one."""
     sums = _Sums(window, causes_of(incidents), options or CharacterisationOptions())
     for job in jobs:
         sums.add(job)

@@ -87,7 +87,7 @@ class GroupSums:
 
 
 def finished(groups: Mapping[str, GroupSums]) -> tuple[JobGroup, ...]:
-    """The groups as they are shown, in their order."""
+    """Return the groups in the order in which they are shown."""
     runs = sum(sums.runs for sums in groups.values())
     gpu_s = sum(sums.gpu_s for sums in groups.values())
     return tuple(

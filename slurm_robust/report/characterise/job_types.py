@@ -30,7 +30,7 @@ class JobTypes:
         self._known: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """The type of a job of this name."""
+        """Return the type of a job of this name."""
         known = self._known.get(name)
         if known is None:
             short = name[:MAX_NAME_CHARS].lower()

@@ -62,7 +62,7 @@ class UsageSums:
         self._submitted, self._started = [0] * HOURS, [0] * HOURS
 
     def add(self, begin_s: float, end_s: float, gpus: int, nodes: int) -> None:
-        """A run, clipped to the window."""
+        """Add a run, clipped to the window."""
         if end_s > begin_s:
             self._begins.append(begin_s)
             self._ends.append(end_s)
@@ -85,7 +85,7 @@ class UsageSums:
     def points(
         self, from_s: float, to_s: float, sizes: Sequence[ClusterSize], count: int = 240
     ) -> tuple[UsagePoint, ...]:
-        """The window in `count` equal stretches."""
+        """Return the window in `count` equal stretches."""
         if to_s <= from_s:
             return ()
         grid = np.linspace(from_s, to_s, count + 1)
@@ -96,7 +96,7 @@ class UsageSums:
         )
 
     def hours(self, from_s: float, to_s: float) -> tuple[HourOfDay, ...]:
-        """The day, hour by hour."""
+        """Return the day, hour by hour."""
         used, time_s = np.zeros(HOURS), np.zeros(HOURS)
         if to_s > from_s:
             first = (from_s + self.offset_s) // HOUR_S * HOUR_S - self.offset_s

@@ -101,7 +101,7 @@ def symbols_of(
 
 
 def predict(nodes: int, symbols: FormulaSymbols) -> ExpectedEttr:
-    """The formula for a training of so many nodes."""
+    """Return the formula's prediction for a training of so many nodes."""
     rate = symbols.failures.rate
     missing = _missing(symbols)
     if missing or rate is None or symbols.stall_share is None:

@@ -55,7 +55,7 @@ class FailureCosts:
 
 
 def failure_costs(facts: Facts, trainings: Sequence[Training]) -> FailureCosts:
-    """The cost of all failures of the window."""
+    """Return the cost of all failures of the window."""
     unit = unit_of(trainings)
     known: dict[TrainingKey, list[ClosedIncident]] = defaultdict(list)
     for incident in sorted(facts.incidents, key=began_at_s):

@@ -19,7 +19,7 @@ _OF_A_NODE = frozenset({"node_lost", "node_fault"})
 
 
 def is_failure(incident: ClosedIncident) -> bool:
-    """Whether it counts as a failure."""
+    """Return whether the incident counts as a failure."""
     return was_stopped(incident) and incident.outcome != "superseded"
 
 
@@ -40,7 +40,7 @@ def category_of(incident: ClosedIncident) -> str:
 
 
 def began_at_s(incident: ClosedIncident) -> float:
-    """The earliest that is known of it."""
+    """Return the earliest known time of the incident."""
     known = [incident.times[key] for key in ("fault", "suspected") if key in incident.times]
     return min([*known, incident.opened_at_s])
 
@@ -73,6 +73,6 @@ def whole_drains(drains: Sequence[NodeDrain]) -> tuple[NodeDrain, ...]:
 
 
 def _goes_on(drain: NodeDrain, begins: Mapping[tuple[str, float], NodeDrain]) -> NodeDrain | None:
-    """The row with which the drain goes on."""
+    """Return the row with which the drain goes on."""
     end_s = drain.ended_at_s
     return begins.get((drain.node, end_s)) if end_s is not None and end_s > drain.at_s else None

@@ -42,8 +42,8 @@ class RestartRow:
     Attributes:
         outcomes: The number of restarts by their outcome.
         stages: Seconds by the names of `STAGES`; only stages that were seen.
-        placed_s: From the decision to the running job.
-        back_s: From the fault to the first step after it that nobody had made before.
+        placed_s: Seconds from the decision to the running job.
+        back_s: Seconds from the fault to the first step after it that had not been made before.
         odd: Stages that would end before they begin.
     """
 

@@ -19,7 +19,7 @@ class SizeClass:
 
 
 def size_class(count: int) -> SizeClass:
-    """The class of so many nodes or GPUs."""
+    """Return the class of so many nodes or GPUs."""
     if count <= 0:
         return SizeClass(0, 0)
     high = 1 << (count - 1).bit_length()

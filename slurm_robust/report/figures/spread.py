@@ -28,7 +28,7 @@ class Spread:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which this share of the sorted values lies, linear between two of them."""
+    """Return the value below which this share of the sorted values lies, linear between two of them."""
     place = (len(ordered) - 1) * share
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -50,7 +50,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def _median_rank(n: int) -> int | None:
-    """The index from either end between which the median lies with 95 % confidence; None if no two values do."""
+    """Return the index from either end between which the median lies with 95 % confidence; None if no two values do."""
     if n > _FEW:
         return max(0, math.floor((n - 1 - _Z95 * math.sqrt(n)) / 2))
     below, rank = 0.0, -1

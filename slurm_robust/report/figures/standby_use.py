@@ -101,7 +101,7 @@ def standby_use(facts: Facts) -> StandbyUse:
 
 
 def needs_nodes(incident: ClosedIncident) -> bool:
-    """Whether it was carried out, and had to give the job other nodes."""
+    """Return whether the recovery was carried out, and had to give the job other nodes."""
     return bool(incident.evict) and incident.mode == "act" and incident.road in _ROADS and is_failure(incident)
 
 

@@ -80,12 +80,12 @@ class Training:
 
 
 def was_stopped(incident: ClosedIncident) -> bool:
-    """Whether the training stood still because of this, as far as anybody knows."""
+    """Return whether the training stood still because of this incident, as far as is known."""
     return incident.outcome not in NOT_STOPPED
 
 
 def key_of(row: ClosedIncident | SupervisedAttempt) -> TrainingKey:
-    """The training that it belongs to."""
+    """Return the key of the training that the row belongs to."""
     lineage = row.lineage if isinstance(row, ClosedIncident) else row.times.lineage
     return TrainingKey(row.cluster, row.user, lineage or f"job {row.job_id}")
 

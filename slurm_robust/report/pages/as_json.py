@@ -9,7 +9,7 @@ from slurm_robust.report.pages.view import Cell, ReportSection, ReportView
 
 
 def to_json(view: ReportView) -> dict[str, Any]:
-    """The object that `srobust report --json` prints; keys are extended, never changed."""
+    """Return the object that `srobust report --json` prints; keys are extended, never changed."""
     return {
         "cluster": view.cluster,
         "scope": view.scope,

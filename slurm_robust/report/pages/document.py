@@ -38,7 +38,7 @@ def content_policy() -> str:
 
 
 def document(title: str, body: Markup) -> str:
-    """A whole HTML document."""
+    """Return a whole HTML document."""
     policy = {"http-equiv": "Content-Security-Policy", "content": content_policy()}
     head = [
         element("meta", charset="utf-8"),
@@ -65,7 +65,7 @@ def about_times(made_at_s: float, offset_s: int) -> str:
 
 
 def number_tiles(numbers: tuple[BigNumber, ...]) -> Markup:
-    """The big numbers."""
+    """Return the tiles of the big numbers."""
     tiles = []
     for one in numbers:
         said, unit = shown(one.value, one.unit), ""

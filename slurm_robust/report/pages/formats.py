@@ -16,7 +16,7 @@ _YEARS_S = (-62_135_596_800, 253_402_300_799)
 
 
 def moment(at_s: float | None, *, year: bool = True, seconds: bool = True) -> str:
-    """`2026-11-23 14:05:09`, in UTC; a time that no calendar has is shown as the number that it is."""
+    """Return a time as `2026-11-23 14:05:09`, in UTC; a number if calendars do not have it."""
     if at_s is None:
         return UNKNOWN
     if not _YEARS_S[0] <= at_s <= _YEARS_S[1]:
@@ -25,25 +25,25 @@ def moment(at_s: float | None, *, year: bool = True, seconds: bool = True) -> st
 
 
 def day(at_s: float) -> str:
-    """`Nov 3`."""
+    """Return a day as `Nov 3`."""
     at = gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
     return f"{MONTHS[at.tm_mon - 1]} {at.tm_mday}"
 
 
 def time_of_day(at_s: float) -> str:
-    """`14:05`."""
+    """Return a time of day as `14:05`."""
     at = gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
     return f"{at.tm_hour:02}:{at.tm_min:02}"
 
 
 def offset(offset_s: int) -> str:
-    """`UTC+02:00`."""
+    """Return an offset as `UTC+02:00`."""
     sign, minutes = ("-" if offset_s < 0 else "+"), abs(offset_s) // 60
     return f"UTC{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def share(value: float) -> str:
-    """`97.3 %`; near 100 % and 0 % with more digits, so that 99.97 % is not shown as all."""
+    """Return a share as `97.3 %`; with more digits near 100 % and 0 %, so that 99.97 % is not shown as 100 %."""
     percent = 100 * value
     if 0 < percent < 0.005:
         return "< 0.01 %"
@@ -54,13 +54,13 @@ def share(value: float) -> str:
 
 
 def grouped(value: float) -> str:
-    """`12,345`, `123.4`, `1.25`."""
+    """Return a number as `12,345`, `123.4`, `1.25`."""
     size = abs(value)
     return f"{value:,.{0 if size >= 1000 or value == round(value) else 1 if size >= 10 else 2}f}"
 
 
 def shown(value: Cell, unit: Unit) -> str:
-    """A value with its unit."""
+    """Return a value with its unit."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return UNKNOWN
     if isinstance(value, str):
@@ -75,11 +75,11 @@ def shown(value: Cell, unit: Unit) -> str:
 
 
 def in_cell(value: Cell, unit: Unit) -> str:
-    """A value in a table whose column's title has the unit."""
+    """Return a value in a table whose column's title has the unit."""
     whole = shown(value, unit)
     return whole.removesuffix(_AFTER.get(unit, ""))
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """`1 incident`, `12 incidents`, `no incident`."""
+    """Return a count as `1 incident`, `12 incidents`, `no incident`."""
     return f"no {one}" if number == 0 else f"{number:,} {one if number == 1 else many or one + 's'}"

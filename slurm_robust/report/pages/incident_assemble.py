@@ -61,7 +61,7 @@ class IncidentSources:
 
 
 def incident_view(sources: IncidentSources, made_at_s: float, offset_s: int) -> IncidentView:
-    """The view of an incident of which at least its page or its journal entry is known."""
+    """Return the view of an incident whose page or journal entry is known."""
     incident, journal, evidence = sources.incident, sources.journal, sources.evidence
     verdict = incident.verdict if incident is not None else None
     times = _times(incident, journal)
@@ -98,7 +98,7 @@ def incident_view(sources: IncidentSources, made_at_s: float, offset_s: int) -> 
 
 
 def _times(incident: Incident | None, journal: Mapping[str, Any]) -> dict[str, float]:
-    """The stamps of both; of one that both have, the daemon's, as `srobust incidents` shows it."""
+    """Return the stamps of both sources; of a stamp in both, the daemon's counts, as in `srobust incidents`."""
     told = journal.get("times")
     read = {key: _number(value) for key, value in told.items()} if isinstance(told, dict) else {}
     known = {key: value for key, value in read.items() if value is not None}
@@ -106,7 +106,7 @@ def _times(incident: Incident | None, journal: Mapping[str, Any]) -> dict[str, f
 
 
 def stages_of(times: Mapping[str, float]) -> tuple[tuple[IncidentStage, ...], tuple[str, ...]]:
-    """The time between stamps, in order of time; and sentences about stamps that cannot be true."""
+    """Return the time between stamps, in order of time; and sentences about stamps that cannot be true."""
     order = {key: place for place, key in enumerate(("fault", *STAGES))}
     known = sorted(((at_s, order[key], key) for key, at_s in times.items() if key in order and at_s > 0))
     stages, doubts = [], []
@@ -218,7 +218,7 @@ def _actions(actions: object) -> FigureTable | None:
 
 
 def _story(lines: Sequence[Mapping[str, Any]], own_id: str, times: Mapping[str, float]) -> FigureTable | None:
-    """The lines of this incident, and those without one between its first and last stamp."""
+    """Return the lines of this incident, and lines without an incident between its first and last stamp."""
     begin_s, end_s = min(times.values(), default=0.0) - 5, max(times.values(), default=0.0) + 5
     rows: list[tuple[Cell, ...]] = []
     for line in lines:
@@ -258,7 +258,7 @@ def _objects(raw: object) -> list[dict[str, Any]]:
 
 
 def _number(raw: object) -> float | None:
-    """A finite number; JSON may hold any."""
+    """Return a finite number; None for others: JSON may hold any."""
     if isinstance(raw, bool) or not isinstance(raw, (int, float)) or abs(raw) > _LARGEST:
         return None
     return float(raw)

@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&$@])")
 
 
 def markdown(view: ReportView) -> str:
-    """The whole report."""
+    """Return the whole report."""
     about = [f"Cluster {view.cluster}" if view.cluster else "", period(view)]
     lines = [f"# {plain(view.title)}", "", plain(" · ".join(part for part in about if part)), ""]
     lines += [about_times(view.made_at_s, view.offset_s), ""]
@@ -37,7 +37,7 @@ def markdown(view: ReportView) -> str:
 
 
 def plain(raw: str) -> str:
-    """Text that no Markdown renderer takes for anything else: no link, no HTML, no mention, no table's bar."""
+    """Return text that Markdown renderers show unchanged: no link, no HTML, no mention, no table's bar."""
     return _SPECIAL.sub(r"\\\1", visible(raw).replace("://", "⁚//"))
 
 

@@ -23,7 +23,7 @@ class Markup(str):
 
 
 def visible(raw: str, limit_chars: int = MAX_TEXT_CHARS) -> str:
-    """The text with everything shown that would work unseen: `⟨U+202E⟩` for a mark that turns the direction round."""
+    """Return the text with invisible marks shown: `⟨U+202E⟩` for a mark that turns the direction round."""
     if raw.isascii() and raw.isprintable():
         return shortened(raw, limit_chars)
     shown = (c if c.isprintable() else _LINE_BREAKS.get(c, f"⟨U+{ord(c):04X}⟩") for c in raw[: limit_chars + 1])
@@ -31,7 +31,7 @@ def visible(raw: str, limit_chars: int = MAX_TEXT_CHARS) -> str:
 
 
 def text(raw: str, limit_chars: int = MAX_TEXT_CHARS) -> Markup:
-    """Text from wherever, as text: for HTML, SVG and quoted attributes alike."""
+    """Return any text as text for HTML, SVG and quoted attributes alike."""
     return raw if isinstance(raw, Markup) else Markup(escape(visible(raw, limit_chars)))
 
 
@@ -41,7 +41,7 @@ def joined(parts: Iterable[str], between: str = "\n") -> Markup:
 
 
 def element(tag: str, /, *children: str, **attributes: str | float | bool | None) -> Markup:
-    """`<tag class="…">children</tag>`.
+    """Return `<tag class="…">children</tag>`.
 
     Args:
         tag: Its name, written by us.

@@ -20,7 +20,7 @@ MAX_GROUPS = 16384
 
 
 def states_of(evidence: Evidence) -> dict[int, RankActivity]:
-    """The state of every rank that anything is known of, or that should be there."""
+    """Return the state of every rank that is known or expected."""
     states = dict.fromkeys(range(evidence.world_size), RankActivity.MISSING)
     states |= dict.fromkeys(evidence.rank_nodes, RankActivity.MISSING)
     if evidence.captures:
@@ -48,7 +48,7 @@ def _state(rank: RankCapture, known: dict[tuple[int, str], RankActivity]) -> Ran
 
 
 def rank_rows(evidence: Evidence, suspects: Set[int]) -> tuple[tuple[RankRow, ...], str]:
-    """The rows of the grid, and what rows and groups are, as a sentence."""
+    """Return the rows of the grid, and what rows and groups are, as a sentence."""
     states = states_of(evidence)
     if not states:
         return (), ""
@@ -88,7 +88,7 @@ def _layout(evidence: Evidence, size: int) -> ParallelLayout | None:
 
 
 def _by_layout(layout: ParallelLayout) -> tuple[_Rows, str]:
-    """A row for each pipeline stage, in it a group for each replica: its ranks of one copy of the model."""
+    """Return a row for each pipeline stage, in it a group for each replica: its ranks of one copy of the model."""
     inside = tuple(kind for kind in ("tp", "cp") if layout.sizes[kind] > 1)
     groups = [group.ranks for group in layout.groups(*inside)] if inside else [(r,) for r in range(layout.world_size)]
     stage_of: dict[int, int] = {}
@@ -130,6 +130,6 @@ def _merged(
 
 
 def shown_capture(evidence: Evidence) -> Capture | None:
-    """The last capture that holds a stack."""
+    """Return the last capture that holds a stack."""
     with_stacks = (c for c in reversed(evidence.captures) if any(rank.processes for rank in c.ranks))
     return next(with_stacks, None)

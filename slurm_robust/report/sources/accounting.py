@@ -70,7 +70,7 @@ class Window:
 
 
 def windows(from_s: float, to_s: float) -> tuple[Window, ...]:
-    """The days of a time, counted from its begin."""
+    """Return the days of a time, counted from its begin."""
     count = max(1, math.ceil((to_s - from_s) / DAY_S))
     begins = [from_s + number * DAY_S for number in range(count)]
     ends = [*begins[1:], to_s]

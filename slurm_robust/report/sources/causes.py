@@ -15,9 +15,9 @@ BEFORE_S, AFTER_S = 60.0, 600.0
 
 
 def with_drains(incidents: Iterable[ClosedIncident], drains: Iterable[NodeDrain]) -> tuple[ClosedIncident, ...]:
-    """The incidents; one without a category has that of the evicted node's drain, if its reason blames the node.
+    """Return the incidents; one without a category gets the drain's of the evicted node, if its reason blames the node.
 
-    A drain that was for nothing is evidence of nothing.
+    A needless drain is no evidence.
     """
     by_node: dict[str, list[NodeDrain]] = {}
     for drain in sorted((drain for drain in drains if not drain.reverted), key=lambda drain: drain.at_s):

@@ -31,7 +31,7 @@ _BLAMES = frozenset(blame.value for blame in Blame)
 def with_causes(
     incidents: Iterable[ClosedIncident], clock_s: Callable[[], float]
 ) -> tuple[tuple[ClosedIncident, ...], tuple[str, ...]]:
-    """The incidents with category and blame of what broke, newest first as long as there is time; and doubts."""
+    """Return the incidents with category and blame of what broke, newest first as long as there is time; and doubts."""
     incidents = tuple(incidents)
     began_s, causes, unreadable, late = clock_s(), dict[str, tuple[str, str]](), 0, 0
     for incident in reversed(incidents):
@@ -72,7 +72,7 @@ def _cause(incident: ClosedIncident) -> tuple[str, str]:
 
 
 def _content(folder: str, name: str) -> bytes:
-    """The file's content, opened step by step without following links."""
+    """Return the file's content, opened step by step without following links."""
     # The job's own folder may be reached by links above it: home folders are.
     job = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -184,7 +184,7 @@ def _since_the_last(table: str, name: str) -> str:
 
 
 def _once(incidents: Sequence[ClosedIncident]) -> tuple[ClosedIncident, ...]:
-    """The incidents, by time; a report that the same incident of the same attempt followed up is superseded.
+    """Return the incidents, by time; a report that the same incident of the same attempt followed up is superseded.
 
     A job reports that it only alerts, and asks for a requeue later: two rows of one stop.
     """
@@ -246,7 +246,7 @@ def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
 
 
 def _judged(drains: Iterable[NodeDrain], judge: DrainJudge) -> tuple[NodeDrain, ...]:
-    """The drains, each with whether it was for nothing."""
+    """Return the drains, each with whether it was needless."""
     drains = tuple(drains)
     began = {(drain.node, drain.at_s): drain.at_s for drain in drains}
     for drain in drains:

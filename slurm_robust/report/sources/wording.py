@@ -17,6 +17,6 @@ def utc(at_s: float) -> str:
 
 
 def examples(texts: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
+    """Return the first few examples, and how many more there are."""
     shown = ", ".join(texts[:_SHOWN])
     return f"{shown} and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else shown

@@ -41,7 +41,10 @@ def send(sock: socket.socket, message: msgspec.Struct) -> None:
 
 
 def receive(sock: socket.socket, kind: type[_Message]) -> _Message:
-    """The next message, of this class. Raises OSError if the connection is closed, or the bytes are no such message."""
+    """Return the next message, of this class.
+
+    Raises OSError if the connection is closed, or the bytes are no such message.
+    """
     (length,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
     if length > MOST_BYTES:
         raise HandshakeError(f"a message of {length} bytes")
@@ -68,7 +71,7 @@ def fill(sock: socket.socket, into: memoryview) -> None:
 
 
 def authenticate_to(sock: socket.socket, secret: bytes, run: str, node: str) -> None:
-    """The caller's side: check that the other side is persister `node` of this run, and prove that this one is, too.
+    """Check, as caller, that the other side is persister `node` of this run, and prove that this one belongs to it.
 
     Raises:
         HandshakeError: the other side does not know the run's secret, or is another node.
@@ -84,7 +87,7 @@ def authenticate_to(sock: socket.socket, secret: bytes, run: str, node: str) -> 
 
 
 def authenticate_caller(sock: socket.socket, secret_of: Callable[[str], bytes | None], node: str) -> str:
-    """The called side: check that the caller knows its run's secret; the run.
+    """Check, on the called side, that the caller knows its run's secret; return the run.
 
     Raises:
         HandshakeError: the run is not known here, or the caller does not know its secret.

@@ -59,15 +59,15 @@ class PlacementGrid:
             self._ranks_on[node].append(rank)
 
     def node(self, rank: int) -> int:
-        """The number of its node."""
+        """Return the number of the rank's node."""
         return self._node_of[rank]
 
     def half_around(self, rank: int) -> int:
-        """The rank at the same position on the node half around the ring."""
+        """Return the rank at the same position on the node half around the ring."""
         return self.facing(rank, (self._node_of[rank] + self.nodes // 2) % self.nodes)
 
     def facing(self, rank: int, node: int) -> int:
-        """The rank at the same position on another node."""
+        """Return the rank at the same position on another node."""
         there = self._ranks_on[node]
         return there[self._ranks_on[self._node_of[rank]].index(rank) % len(there)]
 
@@ -80,7 +80,7 @@ class PlacementGrid:
         return tuple(found)
 
     def rank(self, coordinates: Sequence[int]) -> int:
-        """The rank at these positions."""
+        """Return the rank at these positions."""
         found = 0
         for size, place in zip(reversed(self.sizes), reversed(coordinates), strict=True):
             found = found * size + place
@@ -96,7 +96,7 @@ class PlacementGrid:
         ]
 
     def groups_by_node(self) -> list[set[_Group]]:
-        """The groups that each node takes part in."""
+        """Return the groups that each node takes part in."""
         found: list[set[_Group]] = [set() for _ in range(self.nodes)]
         for rank in range(self.world_size):
             found[self.node(rank)].update(self.groups(rank))

@@ -20,7 +20,7 @@ from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescr
 from slurm_robust.checkpoint.saving.shared.messages import CopyEnd, CopyOffer, CopyReply, OfferReply
 
 UNPROVEN = 64
-"""Connections that have proven nothing yet; for one more, the oldest is closed. Anybody on the network can connect."""
+"""The most connections that have proven nothing yet; for one more, the oldest is closed. Anybody can connect."""
 _AGAIN_S = 0.2
 
 

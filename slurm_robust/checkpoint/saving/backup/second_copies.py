@@ -19,10 +19,10 @@ class RankGrid(Protocol):
     nodes: int
 
     def node(self, rank: int) -> int:
-        """The number of its node."""
+        """Return the number of the rank's node."""
 
     def groups_by_node(self) -> Sequence[set[tuple[str, tuple[int, ...]]]]:
-        """The groups that each node takes part in."""
+        """Return the groups that each node takes part in."""
 
 
 class SecondCopies(NamedTuple):
@@ -184,7 +184,7 @@ def _lowest(mask: int) -> int:
 
 
 def _bits(mask: int) -> list[int]:
-    """The nodes in it, in order."""
+    """Return the nodes in the mask, in order."""
     found = []
     while mask:
         found.append(_lowest(mask))

@@ -159,7 +159,7 @@ class Sender:
         self.wake.set()
 
     def end(self) -> None:
-        """The same, and wait until it has ended."""
+        """Have the thread end soon, and wait until it has ended."""
         self.give_up()
         self._thread.join()
 
@@ -172,11 +172,11 @@ class Sender:
         self._disconnect()
 
     def _pause_left_s(self) -> float:
-        """The rest of the pause after a failure: the training must not wait for a node that is lost."""
+        """Return the rest of the pause after a failure: the training must not wait for a node that is lost."""
         return self._broken_at_s + self._pause_s - time.monotonic() if self._pause_s else 0.0
 
     def _newest(self) -> Copy | None:
-        """The newest copy if it is to be sent now; older ones count as sent, so that the training does not wait."""
+        """Return the newest copy if it is to be sent now; older ones count as sent, so that the training goes on."""
         held = [Copy(slot, *one) for slot in SLOTS if (one := self.image.held(slot)) is not None]
         newest = max(held, key=lambda one: one.number, default=None)
         for slot, number, _ in held:

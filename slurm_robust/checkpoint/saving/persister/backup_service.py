@@ -19,7 +19,7 @@ _Key = tuple[str, int]
 
 
 class BackupService:
-    """Answers those requests of a node's ranks that concern other nodes.
+    """Answers requests of a node's ranks that concern other nodes.
 
     `sealer` is the persister, `own` has the writers of this node's own ranks, the persister's.
     """

@@ -70,7 +70,7 @@ class ImageWriter:
             sender.wake.set()
 
     def rank_ended(self) -> None:
-        """The rank's process has ended; its complete copies are written."""
+        """Note that the rank's process has ended; its complete copies are written."""
         held = (self.image.held(slot) for slot in SLOTS)
         self._orphaned = {one[1].save_id for one in held if one is not None}
         self.connection, self._orphaned_s = None, time.monotonic()
@@ -132,7 +132,7 @@ class ImageWriter:
         return not self._writing and (self.image.described() is None or not self._due())
 
     def _due(self) -> list[tuple[int, int, Note]]:
-        """(slot, number, note) of copies to write, oldest first."""
+        """Return (slot, number, note) of copies to write, oldest first."""
         due = [] if self.backup else self.image.due()
         if self._orders:
             held = [(slot, *one) for slot in SLOTS if (one := self.image.held(slot)) is not None]

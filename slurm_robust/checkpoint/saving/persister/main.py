@@ -31,7 +31,7 @@ from slurm_robust.checkpoint.store import seals
 PARTS_TIMEOUT_S = 1800.0
 """The time for which the sealing rank waits for the other ranks' files."""
 ORPHANED_TIMEOUT_S = 60.0
-"""The same once its own process has ended and no file grows: ranks that died during a copy never write theirs."""
+"""The same time once the rank's own process has ended and no file grows: dead ranks never write their files."""
 _NICE = 10
 _PR_SET_NAME = 15
 
@@ -115,7 +115,7 @@ class Persister:
         return [*self.writers.values(), *self.backups.writers]
 
     def idle(self) -> bool:
-        """Whether all complete copies are written, and sealed or given up."""
+        """Return whether all complete copies are written, and sealed or given up."""
         return not self._open_seals and all(writer.idle for writer in self._all_writers())
 
     def serve(self) -> None:

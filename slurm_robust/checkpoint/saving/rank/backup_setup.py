@@ -65,7 +65,7 @@ def rank_node(link: PersisterLink) -> RankNode:
 
 
 def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
-    """The parallel groups of the meshes of a state's tensors, the fastest first; without meshes, one group of all."""
+    """Return the parallel groups of the meshes of a state's tensors, fastest first; without meshes, one group."""
     meshes = [value.device_mesh for value in flat.values() if isinstance(value, DTensor)]
     mesh = max(meshes, key=lambda one: (one.size(), one.ndim), default=None)
     if mesh is None or mesh.mesh.flatten().tolist() != list(range(world_size)):

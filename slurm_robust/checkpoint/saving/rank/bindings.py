@@ -71,7 +71,7 @@ class Bindings:
         return True
 
     def flat(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The current flat state; None if it has to be collected again."""
+        """Return the current flat state; None if it has to be collected again."""
         if not self.complete or {name: id(value) for name, value in state.items()} != self._parts:
             return None
         if _census(state) != self._census:
@@ -135,7 +135,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _identity(tensor: torch.Tensor) -> _Key:
-    """The same for two tensors that are the same bytes in the same shape."""
+    """Return a key that is equal for two tensors with the same bytes in the same shape."""
     local = local_tensor(tensor)
     return local.data_ptr(), tensor.dtype, tensor.shape
 

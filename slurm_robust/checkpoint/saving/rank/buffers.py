@@ -26,7 +26,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def keeps_metadata(rank: int) -> bool:
-    """Whether this rank's image holds DCP's `.metadata`: one rank of each node is enough."""
+    """Return whether this rank's image holds DCP's `.metadata`: one rank of each node is enough."""
     local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
     return rank == 0 or local == "0"
 
@@ -99,7 +99,7 @@ class Buffers:
         return held.index(min(held))
 
     def busy(self) -> bool:
-        """Whether the next slot is still being written, or the other one is not yet kept on the other nodes."""
+        """Return whether the next slot is still being written, or the other one is not yet kept on the other nodes."""
         return not (self.image.free(self.next_slot()) and self.safe())
 
     def safe(self) -> bool:

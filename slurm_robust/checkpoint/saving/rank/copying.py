@@ -147,7 +147,7 @@ class ThreadedCopy:
             self._changed.notify_all()
 
     def _take(self) -> Pairs | None:
-        """The next units, many at first and few at the end."""
+        """Return the next units, many at first and few at the end."""
         with self._changed:
             left = len(self._waiting) - self._at
             if not left or self._error is not None:

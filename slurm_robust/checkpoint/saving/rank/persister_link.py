@@ -37,7 +37,7 @@ _Reply = TypeVar("_Reply", bound=messages.PersisterReply)
 
 
 def agent_name(env: Mapping[str, str], uid: int) -> str:
-    """The socket name of this node's agent of this job's watch step; empty outside of a job.
+    """Return the socket name of this node's agent of this job's watch step; empty outside of a job.
 
     The agent has the same rule: `supervise.agent.persisters`.
     """
@@ -131,12 +131,12 @@ class PersisterLink:
         raise ConnectionResetError("it has ended")
 
     def held_image(self) -> int | None:
-        """The descriptor of the image that the persister holds for this rank, or None; CheckpointError as `ask`."""
+        """Return the descriptor of the image that the persister holds for this rank, or None; errors as `ask`."""
         _, fds = self.ask(messages.AskHeldImage(), messages.HeldImage)
         return fds[0] if fds else None
 
     def image(self, of: int, *, backup: bool) -> int | None:
-        """The descriptor of an image that is on this node, or None; CheckpointError as `ask`."""
+        """Return the descriptor of an image that is on this node, or None; CheckpointError as `ask`."""
         _, fds = self.ask(messages.AskImage(of=of, backup=backup), messages.ImageIs)
         return fds[0] if fds else None
 

@@ -87,7 +87,7 @@ class RankGroup:
         return mine[0]
 
     def broadcast(self, value: Any, by: int = 0) -> Any:
-        """The value of rank `by`, on every rank."""
+        """Return the value of rank `by`, on every rank."""
         if self.group is None:
             return value
         box = [value]
@@ -112,7 +112,7 @@ class FlatState:
         self.flat: dict[str, Any] = self.planner.state_dict
 
     def signature(self) -> int:
-        """A hash that differs if a plan for one state does not fit another; ignores the sizes of values."""
+        """Return a hash that differs if a plan for one state does not fit another; ignores the sizes of values."""
         parts: list[tuple[Any, ...]] = []
         for name, value in self.flat.items():
             if isinstance(value, DTensor):

@@ -38,12 +38,12 @@ class PerRank:
 
 
 def rank_key(name: str, rank: int) -> str:
-    """The name of one rank's share of `name`."""
+    """Return the name of one rank's share of `name`."""
     return f"{name}.rank{rank}"
 
 
 def collect(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]:
-    """The state of all objects, for torch.distributed.checkpoint; tensors are those in use, not copies.
+    """Return the state of all objects, for torch.distributed.checkpoint; tensors are those in use, not copies.
 
     Raises:
         CheckpointError: an optimizer's model is not in `state`.
@@ -110,14 +110,14 @@ def restore(state: MutableMapping[str, Any], loaded: Mapping[str, Any], rank: in
 
 
 def packed(content: Any) -> bytes:
-    """A state without large tensors, as bytes."""
+    """Return a state without large tensors, as bytes."""
     out = io.BytesIO()
     torch.save(content, out)
     return out.getvalue()
 
 
 def unpacked(content: bytes) -> Any:
-    """The reverse. Raises CheckpointError if it holds what can only be loaded by running code from the file."""
+    """Return the state in such bytes. Raises CheckpointError if loading them would run code from the file."""
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:

@@ -123,7 +123,7 @@ def load(
 def _best(
     holdings: HeldImages, found: Found, directory: Path, ranks: RankGroup, notes: list[str]
 ) -> copy_choice.Choice | None:
-    """The newest complete and undamaged save in memory, if it is preferable to the files."""
+    """Return the newest complete and undamaged save in memory, if it is preferable to the files."""
     wrong: list[copy_choice.Share] = []
     while (choice := copy_choice.choose(holdings.shares, wrong)) is not None:
         if not ranks.broadcast(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
@@ -173,7 +173,7 @@ def _order_writes(holdings: HeldImages, choice: copy_choice.Choice, directory: P
 
 
 def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
-    """The choice of `srobust run`, else of rank 0; the same on all ranks."""
+    """Return the choice of `srobust run`, else of rank 0; the same on all ranks."""
     found: Found | CheckpointError | None = None
     if ranks.rank == 0:
         try:

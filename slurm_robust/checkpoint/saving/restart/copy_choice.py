@@ -108,7 +108,7 @@ def _age(note: Note) -> tuple[int, float]:
 
 
 def description(choice: Choice) -> str:
-    """A sentence about where each rank's share comes from."""
+    """Return a sentence about where each rank's share comes from."""
     parts = [
         f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)} from {where}"
         for where, ranks in _by_place(choice).items()
@@ -117,7 +117,7 @@ def description(choice: Choice) -> str:
 
 
 def _ranges(ranks: list[int]) -> str:
-    """`[0, 1, 2, 5]` → `0-2,5`; they come in order."""
+    """Return `[0, 1, 2, 5]` as `0-2,5`; the numbers come in order."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and parts[-1][-1] == rank - 1:

@@ -55,7 +55,7 @@ class HeldImages:
             self.shares += listed
 
     def _sharing(self, rank: int) -> list[int]:
-        """The ranks that share that rank's node."""
+        """Return the ranks that share that rank's node."""
         mine = self._nodes[rank]
         return [other for other, one in enumerate(self._nodes) if one is not None and mine and one.node == mine.node]
 
@@ -64,12 +64,12 @@ class HeldImages:
         return mine.name if (mine := self._nodes[self._ranks.rank]) is not None else ""
 
     def reader(self, share: Share) -> int:
-        """The rank that reads it for others: ranks of its node take turns."""
+        """Return the rank that reads the share for others: ranks of its node take turns."""
         sharing = self._sharing(share.at)
         return sharing[share.rank % len(sharing)]
 
     def is_here(self, share: Share) -> bool:
-        """Whether this rank can read it."""
+        """Return whether this rank can read the share."""
         return share.at in self._sharing(self._ranks.rank)
 
     def _listed(self) -> list[Share]:
@@ -140,7 +140,7 @@ class HeldImages:
         return self._images[rank, backup]
 
     def content(self, share: Share) -> memoryview:
-        """The bytes of its file; it must be on this node. Raises CheckpointError if it is gone."""
+        """Return the bytes of the share's file on this node. Raises CheckpointError if the file is gone."""
         if share.place in _ON_DISK:
             return self._mapped(Path(share.where) / share.file)
         image = self._image(share.rank, backup=share.place == copy_choice.BACKUP)
@@ -185,7 +185,7 @@ class HeldImages:
         return xxhash.xxh3_128_digest(self.content(share))
 
     def _mapped(self, path: Path) -> memoryview:
-        """A file whose digest was just read: its bytes are in the page cache, so a mapping needs no copy."""
+        """Map a file whose digest was just read: its bytes are in the page cache, so a mapping needs no copy."""
         try:
             with path.open("rb") as opened:
                 return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY))

@@ -104,7 +104,7 @@ class MemorySource:
             raise failure
 
     def _exchanged(self, piece: FilePiece, wanted_by: list[int]) -> torch.Tensor | None:
-        """A piece that its owner sends, on the ranks that want it."""
+        """Return a piece that its owner sends, on the ranks that want it."""
         owner, mine = self.owners[piece.file], self.ranks.rank
         everybody = 2 * len(wanted_by) > self.ranks.world_size
         if not everybody and mine != owner and mine not in wanted_by:
@@ -161,7 +161,7 @@ class TensorSink:
 
 
 def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor of a piece: a view if this package wrote it, else loaded by torch."""
+    """Return the tensor of a piece: a view if this package wrote it, else loaded by torch."""
     size_bytes = math.prod(shape) * dtype.itemsize
     try:
         at, length = file_pieces.find(piece, file_pieces.TENSOR)
@@ -176,7 +176,7 @@ def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 
 
 def names(metadata: bytes) -> set[str]:
-    """The names in a checkpoint: `model.layer.weight`, `rng.rank3`."""
+    """Return the names in a checkpoint: `model.layer.weight`, `rng.rank3`."""
     return set(_understood(metadata).state_dict_metadata)
 
 

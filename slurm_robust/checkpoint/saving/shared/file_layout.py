@@ -75,7 +75,7 @@ class _Rebuilt:
 
 
 def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
-    """The pickle of a contiguous tensor on the CPU, without its bytes; nothing of that size is allocated."""
+    """Return the pickle of a contiguous tensor on the CPU, without its bytes; nothing of that size is allocated."""
     small: Any = torch.empty(1, dtype=dtype)
     rebuild, (storage, offset, _, _, *rest) = small.__reduce_ex__(2)
     strides = [math.prod(max(1, size) for size in shape[dimension + 1 :]) for dimension in range(len(shape))]
@@ -86,7 +86,10 @@ def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def pickled_value(value: object) -> bytes:
-    """The pickle of a value that is not a tensor, and contains none. Raises CheckpointError if it cannot be pickled."""
+    """Return the pickle of a value that is not a tensor, and contains none.
+
+    Raises CheckpointError if it cannot be pickled.
+    """
     try:
         return pickle.dumps(value, protocol=2)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
@@ -123,12 +126,12 @@ def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout
 
 
 def stored(layout: FileLayout, file: str) -> dict[MetadataIndex, _StorageInfo]:
-    """The position of each item, for DCP's metadata."""
+    """Return the position of each item, for DCP's metadata."""
     return {place.name: _StorageInfo(file, place.at, place.length) for place in layout.places}
 
 
 def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryview]:
-    """The target of each item: a tensor, or the bytes of a value. Also writes the frames."""
+    """Return the target of each item: a tensor, or the bytes of a value. Also write the frames."""
     found: list[torch.Tensor | memoryview] = []
     for place in layout.places:
         slot[place.at : place.data_at] = place.frame.before
@@ -147,7 +150,7 @@ def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryvie
 
 
 def pieces_of(layout: FileLayout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
-    """A rank's file, piece by piece, without a buffer; `contents` in the order of the layout's items."""
+    """Yield a rank's file, piece by piece, without a buffer; `contents` in the order of the layout's items."""
     at = 0
     for place, content in zip(layout.places, contents, strict=True):
         yield memoryview(bytes(place.at - at) + place.frame.before)

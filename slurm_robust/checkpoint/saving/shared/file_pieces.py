@@ -33,7 +33,7 @@ class PieceFrame(NamedTuple):
 
 
 def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> PieceFrame:
-    """The frame of a tensor whose storage, `0` in the pickle that torch makes, has so many bytes.
+    """Return the frame of a tensor whose storage, `0` in the pickle that torch makes, has so many bytes.
 
     `zip64` uses 64-bit fields even if the size does not need them.
     """
@@ -41,7 +41,7 @@ def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> Pie
 
 
 def frame_object(reserved_bytes: int) -> PieceFrame:
-    """The frame of a value: its pickle is written to the start of the reserved bytes, and marks its own end."""
+    """Return the frame of a value: its pickle is written to the start of the reserved bytes, and marks its own end."""
     return _frame(_MARKS, OBJECT, reserved_bytes, zip64=False)
 
 

@@ -51,7 +51,7 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def part_of(description: ImageDescription, note: Note, found: tuple[FileSeal, ...]) -> RankPart:
-    """The part of an image's rank."""
+    """Return the part of an image's rank."""
     return RankPart(
         save_id=note.save_id,
         rank=description.rank,
@@ -71,7 +71,7 @@ def reached(point: str) -> None:
 
 
 def folder_name(step: int, run: str, again: int) -> str:
-    """The folder of a save; unique for each run and save, so that nothing is ever overwritten."""
+    """Return the folder of a save; unique for each run and save, so that nothing is ever overwritten."""
     return f"step-{step:08d}-{run}{'x' * again}"
 
 
@@ -127,7 +127,7 @@ def note_part(folder: Path, part: RankPart) -> None:
 def written_by_another(
     folder: Path, description: ImageDescription, save_id: str, patience_s: float = ANOTHER_S
 ) -> bool:
-    """Whether a rank's share is written by another node that has it; waits while that node is writing."""
+    """Return whether a rank's share is written by another node that has it; waits while that node is writing."""
     temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
     before, since_s = [-1], time.monotonic()
     while time.monotonic() - since_s < patience_s:

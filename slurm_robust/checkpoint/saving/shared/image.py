@@ -100,7 +100,7 @@ def _up(value: int, step: int) -> int:
 
 
 def sizes(static_bytes: int, file_bytes: int) -> ImageSizes:
-    """The sizes of an image for a file of so many bytes."""
+    """Return the sizes of an image for a file of so many bytes."""
     small = file_bytes < _HUGE_BYTES
     return ImageSizes(_up(static_bytes, PAGE_BYTES), _up(file_bytes, PAGE_BYTES if small else _HUGE_BYTES))
 
@@ -169,7 +169,7 @@ class Image:
         return ImageSizes(static_bytes, slot_bytes)
 
     def slot(self, number: int) -> memoryview:
-        """The bytes of a slot."""
+        """Return the bytes of a slot."""
         made = self.sizes
         at = made.slots_at + number * made.slot_bytes
         return self.view[at : at + made.slot_bytes]
@@ -226,7 +226,7 @@ class Image:
         _DONE.pack_into(self.view, _DONE_AT + slot * _DONE.size, number, int(bool(digest)), digest)
 
     def finished(self, slot: int) -> tuple[int, bytes]:
-        """The last copy of that slot that the persister has processed, and the digest of the written bytes."""
+        """Return the last copy of that slot that the persister has processed, and the digest of the written bytes."""
         number, written, digest = _DONE.unpack_from(self.view, _DONE_AT + slot * _DONE.size)
         return number, digest if written else b""
 
@@ -235,7 +235,7 @@ class Image:
         _NUMBER.pack_into(self.view, self._sent_at(slot, backup), number)
 
     def sent(self, slot: int, backups: int = 1) -> bool:
-        """Whether that slot's copy was sent to so many backups, or given up; True for an empty slot."""
+        """Return whether that slot's copy was sent to so many backups, or given up; True for an empty slot."""
         held = self.held(slot)
         return held is None or all(
             _NUMBER.unpack_from(self.view, self._sent_at(slot, backup))[0] == held[0] for backup in range(backups)
@@ -246,11 +246,11 @@ class Image:
         return _SENT_AT + (backup * len(SLOTS) + slot) * _NUMBER.size
 
     def free(self, slot: int) -> bool:
-        """Whether the slot may be overwritten."""
+        """Return whether the slot may be overwritten."""
         held = self.held(slot)
         return held is None or self.finished(slot)[0] == held[0]
 
     def due(self) -> list[tuple[int, int, Note]]:
-        """(slot, number, note) of complete copies that the persister has not processed, oldest first."""
+        """Return (slot, number, note) of complete copies that the persister has not processed, oldest first."""
         found = [(slot, *held) for slot in SLOTS if (held := self.held(slot)) and self.finished(slot)[0] != held[0]]
         return sorted(found, key=lambda one: one[1])

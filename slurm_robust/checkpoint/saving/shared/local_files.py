@@ -23,7 +23,7 @@ _IN_FLIGHT = 2
 
 
 def root(local: Path, directory: Path) -> Path:
-    """The folder on this node's disk for checkpoints that belong to `directory`.
+    """Return the folder on this node's disk for checkpoints that belong to `directory`.
 
     Contains the node's name, in case the disk is shared by several nodes after all.
     """

@@ -11,7 +11,7 @@ from slurm_robust.checkpoint.errors import CheckpointError
 
 SPARE_SHARE = 0.03
 UNASKED_SPARE_SHARE = 0.1
-"""The same for memory that the user did not ask for: more is left for later."""
+"""The share that is kept free for memory that the user did not ask for: it leaves more for later."""
 _SPARE_LEAST_BYTES = 64 << 20
 _NO_LIMIT = 1 << 60
 """cgroup v1 expresses "no limit" as a number of this size."""

@@ -88,7 +88,7 @@ _MOVED = {
 def grouped(
     given: tuple[CopyOptions | None, BackupOptions | int | None, TierOptions | None], deprecated: Mapping[str, Any]
 ) -> tuple[CopyOptions, BackupOptions, TierOptions]:
-    """The three groups; deprecated keywords are moved into them, with a warning.
+    """Return the three groups; deprecated keywords are moved into them, with a warning.
 
     Raises:
         TypeError: an unknown keyword.

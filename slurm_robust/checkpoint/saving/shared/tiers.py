@@ -31,7 +31,7 @@ class TierSchedule:
         self._last = dict.fromkeys(self._every, 0)
 
     def due(self, step: int) -> tuple[str, ...]:
-        """The tiers that a save of this step goes to: all whose interval has passed since the last save to them.
+        """Return the tiers that a save of this step goes to: all whose interval has passed since the last save to them.
 
         A save to a disk goes through memory, so every result that is not empty contains `memory`.
         """

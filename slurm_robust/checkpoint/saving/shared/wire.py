@@ -20,7 +20,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def listener(name: str) -> socket.socket:
-    """A socket that listens at an abstract name. Raises OSError if another process listens there."""
+    """Return a socket that listens at an abstract name. Raises OSError if another process listens there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(f"\0{name}")
@@ -44,7 +44,7 @@ def connect(name: str, timeout_s: float) -> socket.socket | None:
 
 
 def same_user(sock: socket.socket) -> bool:
-    """Whether the process on the other side runs as this user."""
+    """Return whether the process on the other side runs as this user."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(raw)[1] == os.getuid())
 
@@ -55,7 +55,7 @@ def send(sock: socket.socket, message: msgspec.Struct, fds: Sequence[int] = ()) 
 
 
 def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
-    """The next message, of the union `kind`, and its descriptors; None if the connection is closed.
+    """Return the next message, of the union `kind`, and its descriptors; None if the connection is closed.
 
     Raises:
         BlockingIOError: the socket does not block, and no message is there.

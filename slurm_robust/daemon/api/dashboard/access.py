@@ -72,7 +72,7 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The value of the cookie of those who have shown the token. It is not the token itself."""
+        """The value of the cookie for people who have shown the token. It is not the token itself."""
         return hmac.new(self.token.encode(), b"slurm_robust dashboard", hashlib.sha256).hexdigest()
 
     def is_ours(self, asked: Asked) -> bool:
@@ -119,7 +119,7 @@ def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IP
 
 
 def read_token(path: Path) -> str:
-    """The token in this file, which only its owner, and perhaps a group, may read.
+    """Return the token in this file, which only its owner, and perhaps a group, may read.
 
     Raises:
         AccessError: it cannot be read, others may read it, or it is too short to be a secret.
@@ -134,7 +134,7 @@ def read_token(path: Path) -> str:
 
 
 def _same(given: str, known: str) -> bool:
-    """Whether they are the same, in a time that does not tell how much of them is."""
+    """Return whether two texts are the same, in a time that does not tell how much of them is the same."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
 
 
@@ -153,7 +153,7 @@ def _is_loopback(text: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """The name or address of a Host header, in lower case."""
+    """Return the name or address of a Host header, in lower case."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     name, _, port = host.rpartition(":")

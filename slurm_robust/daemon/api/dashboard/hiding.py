@@ -73,7 +73,7 @@ class Hiding:
         return self.jobs or self.users
 
     def hidden(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """The snapshot without these names."""
+        """Return the snapshot without the hidden names."""
         nodes = {node.get("name") for node in snapshot.get("nodes", ())}
         for name, is_users in _names(snapshot, jobs=self.jobs, users=self.users):
             known, most = (self._words, NAMES_MAX) if _WORD.fullmatch(name) else (self._phrases, PHRASES_MAX)
@@ -132,7 +132,7 @@ def _hidden(found: re.Match[str], *, everywhere: bool | None) -> str:
 
 
 def _stands_as_name(found: re.Match[str]) -> bool:
-    """Whether words that may be ordinary ones are a job's name here."""
+    """Return whether words that may be ordinary ones are a job's name here."""
     word, before, after = found[0], found.string[: found.start()], found.string[found.end() :]
     if before[-1:] in ("'", '"', "`") and after[:1] == before[-1:]:
         return True
@@ -142,7 +142,7 @@ def _stands_as_name(found: re.Match[str]) -> bool:
 
 
 def _names(value: Any, *, jobs: bool, users: bool) -> Iterator[tuple[str, bool]]:
-    """The names of jobs and users in a snapshot, wherever a row has them, and whether it is a user's."""
+    """Yield the names of jobs and users in all rows of a snapshot, and whether it is a user's."""
     if isinstance(value, dict):
         if users and value.get("user"):
             yield str(value["user"]), True

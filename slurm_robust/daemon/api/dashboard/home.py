@@ -64,7 +64,7 @@ def board(snapshot: Row) -> Board:
 
 
 def _whole(snapshot: Row) -> dict[str, Any]:
-    """The snapshot with every key that `needs` reads: it may be of an older daemon, or not there yet."""
+    """Return the snapshot with every key that `needs` reads: it may be of an older daemon, or not there yet."""
     whole = {"at_s": 0.0, **snapshot, "breaker": {"open": False, "why": "", **snapshot.get("breaker", {})}}
     for name, least in _OLDEST.items():
         whole[name] = [{**least, **known} for known in snapshot.get(name, ()) if isinstance(known, dict)]
@@ -298,7 +298,7 @@ def _pools(snapshot: Row) -> dict[str, Element]:
 
 
 def title_of(name: str) -> Element:
-    """A reservation's name, which is long and seldom wanted."""
+    """Return a reservation's name, which is long and seldom wanted."""
     return element("small", f" {name}")
 
 

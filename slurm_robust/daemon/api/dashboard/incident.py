@@ -87,7 +87,7 @@ def card(incident: Row) -> Element:
 
 
 def _now(actions: list[Row]) -> list[Row]:
-    """The last ones that were begun, and the next one."""
+    """Return the last actions that were begun, and the next one."""
     begun = [a for a in actions if a.get("called_at_s") or a.get("done_at_s") or a.get("error")]
     return begun[-ACTIONS_ON_CARD:] + [a for a in actions if a not in begun][:1]
 
@@ -110,7 +110,7 @@ def _came_to(action: Row) -> str:
 
 
 def _needless(action: Row) -> bool:
-    """Whether it was planned and then not needed; journals of the version before have `none needed`."""
+    """Return whether the action was planned and then not needed; older journals have `none needed`."""
     return str(action.get("error") or "").startswith(("not needed", "none needed"))
 
 
@@ -121,7 +121,7 @@ def _colour(action: Row) -> str:
 
 
 def board(incident: Row) -> Board:
-    """The page of one incident."""
+    """Return the page of one incident."""
     story = element("div", stage_list(incident), data_key="story")
     sections = [
         Section("head", _head(incident)),

@@ -22,7 +22,7 @@ CLIENTS_MAX = 64
 QUEUE_MAX = 16
 """Changes that wait for one watcher; who has more is dropped."""
 KEPT_MAX, KEPT_MAX_BYTES = 32, 4 << 20
-"""Changes that are kept for those who load a page and connect a moment later."""
+"""The most changes that are kept for browsers that load a page and connect a moment later."""
 PAGES_MAX = 64
 """The number of pages without watchers of which the last board is kept."""
 GAP_S = 0.2
@@ -101,7 +101,7 @@ class LivePage:
         return message
 
     def rows(self) -> dict[str, str]:
-        """The HTML of each section's rows."""
+        """Return the HTML of each section's rows."""
         if self._html is None and self.board is not None:
             last, self._pieces = self._pieces, {}
             self._html = {}
@@ -148,7 +148,7 @@ class Live:
         return sum(len(channel.watchers) for channel in self._channels.values())
 
     def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
-        """The page as it is now; None if the snapshot has nothing of that name."""
+        """Return the page as it is now; None if the snapshot has nothing of that name."""
         # A page that was forgotten and is made again counts from one: its versions must not look like the old ones.
         channel = self._channels.get(page) or LivePage(f"{self._boot}.{next(self._made)}", make)
         self._refresh(channel)
@@ -232,7 +232,7 @@ class Live:
         self._next_at_s = loop.time() + self._gap_s
 
     def _refresh(self, channel: LivePage) -> None:
-        """Bring a page up to date, and tell those who watch it."""
+        """Bring a page up to date, and tell its watchers."""
         message = None
         # A snapshot of another version may lack something: what was shown stays, and its age says so.
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):

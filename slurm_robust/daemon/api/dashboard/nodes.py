@@ -32,7 +32,7 @@ MEANINGS = {
 
 
 def shown_state(node: Row) -> str:
-    """The class of a node's square."""
+    """Return the class of a node's square."""
     state = node.get("node_state") or node.get("room")
     if state == _DRAINED:
         return _DRAINED if node.get("owner") == "srobust" else FOREIGN
@@ -56,7 +56,7 @@ def legend(nodes: list[Row]) -> dict[str, Element]:
 
 
 def grids(nodes: list[Row]) -> list[Section]:
-    """A section for each hardware class, its rows the squares."""
+    """Return a section for each hardware class, its rows the squares."""
     groups: dict[str, list[Row]] = {}
     for node in nodes:
         groups.setdefault(class_name(str(node.get("gres", "")), tuple(node.get("partitions", ()))), []).append(node)
@@ -87,7 +87,7 @@ def grids(nodes: list[Row]) -> list[Section]:
 
 @lru_cache(maxsize=512)
 def class_name(gres: str, partitions: tuple[str, ...]) -> str:
-    """`gpu:h100:8, partition batch`: nodes of which any can replace another."""
+    """Return a class's name, `gpu:h100:8, partition batch`: nodes of one class can replace each other."""
     plain = re.sub(r"\([^)]*\)", "", gres)
     where = f"partition{'s' if len(partitions) > 1 else ''} {', '.join(partitions)}" if partitions else ""
     return ", ".join(filter(None, (plain, where))) or "no partition"
@@ -113,7 +113,7 @@ def _square(node: Row) -> Element:
 
 @lru_cache(maxsize=50_000)
 def _made(name: str, state: str, job: str, story: str, strikes: int) -> Element:
-    """The same object for the same node: ten thousand new ones would take longer to make than to compare."""
+    """Return the same object for the same node: making ten thousand new ones takes longer than comparing."""
     return element(
         "i",
         id=f"n-{name}",

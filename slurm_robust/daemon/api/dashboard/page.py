@@ -88,7 +88,7 @@ def home_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
 
 
 def incident_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
-    """The page of one incident."""
+    """Return the page of one incident."""
 
     def put(name: str) -> str:
         return _container(board.sections[name], rows[name])
@@ -103,7 +103,7 @@ def incident_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
 
 
 def message_page(title: str, sentences: Sequence[str], frame: Frame) -> str:
-    """A page of a few sentences; one that begins with `$ ` is a command."""
+    """Return a page of a few sentences; a sentence that begins with `$ ` is a command."""
     lines = [
         f'<p><code class="command">{escape(s[2:])}</code></p>' if s.startswith("$ ") else f"<p>{escape(visible(s))}</p>"
         for s in sentences
@@ -131,7 +131,7 @@ def report_index(pages: Sequence[tuple[str, str, float | None]], frame: Frame) -
 
 
 def document(title: str, main: str, frame: Frame) -> str:
-    """The whole document."""
+    """Return the whole document."""
     assets = frame.assets
     refresh = '<noscript><meta http-equiv="refresh" content="15"></noscript>' if frame.events else ""
     data = f' data-now="{frame.now_s:.3f}" data-at="{frame.at_s:.3f}"' if frame.at_s or frame.events else ""
@@ -165,7 +165,7 @@ def _age(frame: Frame) -> str:
 
 
 def _alarm(frame: Frame) -> str:
-    """The loud sentence of a daemon that has died, for those without scripts; the script writes it anew."""
+    """Return the loud sentence of a daemon that has died, for browsers without scripts; the script rewrites it."""
     if not frame.events or frame.age_s <= STALE_S:
         return ""
     command = f'<code class="command">{_START}</code>'

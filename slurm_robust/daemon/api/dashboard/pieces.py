@@ -18,12 +18,12 @@ Row = Mapping[str, Any]
 
 
 def local_time(at_s: float) -> str:
-    """`02:11:05` in the daemon's own time zone, as its log has it."""
+    """Return a time as `02:11:05` in the daemon's own time zone, as its log has it."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
 def local_date(at_s: float) -> str:
-    """`2026-01-31 02:11:05 +0100`."""
+    """Return a time as `2026-01-31 02:11:05 +0100`."""
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at_s))
 
 
@@ -44,7 +44,7 @@ def age(at_s: object) -> Element | str:
 
 
 def with_command(sentence: str) -> list[Piece]:
-    """A sentence that ends with `: COMMAND` or `: once …, COMMAND`, as text and a command that one tap selects."""
+    """Return a sentence with `: COMMAND` or `: once …, COMMAND` at its end as text and a command that a tap selects."""
     text, colon, command = sentence.rpartition(": ")
     condition, comma, rest = command.rpartition(", ")
     if not colon or len(rest) > 120:
@@ -53,12 +53,12 @@ def with_command(sentence: str) -> list[Piece]:
 
 
 def incident_link(incident: Row, *children: Piece) -> Element:
-    """A link to an incident's own page."""
+    """Return a link to an incident's own page."""
     return element("a", *children, href=f"/incidents/{quoted(incident.get('key', ''))}")
 
 
 def row_id(kind: str, name: object) -> str:
-    """An id in a page, for any text."""
+    """Return an id in a page, for any text."""
     return f"{kind}-{quoted(name)}"
 
 
@@ -68,7 +68,7 @@ def quoted(text: object) -> str:
 
 
 def percent(share: object) -> str:
-    """`97.3 %` of a share between 0 and 1; a dash where that is not known."""
+    """Return a share between 0 and 1 as `97.3 %`; a dash if it is not known."""
     return f"{100 * share:.1f} %" if isinstance(share, int | float) else DASH
 
 
@@ -80,20 +80,20 @@ def seconds(value: object) -> str:
 
 
 def cell(label: str, *children: Piece, class_: str | None = None, colspan: int | None = None) -> Element:
-    """A cell of a table, which on a phone shows its column's name by itself."""
+    """Return a cell of a table, which on a phone shows its column's name by itself."""
     return element("td", *children, role="cell", data_label=label or None, class_=class_, colspan=colspan)
 
 
 def row(key: str, *cells: Element, class_: str | None = None) -> Element:
-    """A row of a table."""
+    """Return a row of a table."""
     return element("tr", *cells, id=key, role="row", class_=class_)
 
 
 def nothing(text: str, columns: int) -> dict[str, Element]:
-    """The only row of a table that has none."""
+    """Return the only row of an empty table."""
     return {"nothing": note("nothing", columns, text)}
 
 
 def note(key: str, columns: int, *children: Piece) -> Element:
-    """A row of a table that is no row: a sentence over its whole width."""
+    """Return a row of a table that holds a sentence over its whole width."""
     return element("tr", cell("", *children, class_="nothing", colspan=columns), role="row", data_key=key)

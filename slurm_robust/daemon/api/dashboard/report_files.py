@@ -38,7 +38,7 @@ class ReportFiles:
         return state.st_mtime if stat.S_ISREG(state.st_mode) else None
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """The page, and the content policy that allows its own scripts and no others; None if it is not there."""
+        """Return the page, and the content policy that allows only its own scripts; None if there is no page."""
         try:
             body = plain_file.read(self._path(name), MAX_BYTES + 1)
         except (OSError, LookupError):

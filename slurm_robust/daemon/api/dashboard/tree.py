@@ -34,7 +34,7 @@ def element(tag: str, *children: Piece, **attributes: object) -> Element:
 
 
 def visible(text: str) -> str:
-    """Text from outside in one line, with a mark for what cannot be seen: controls, changes of direction."""
+    """Return text from outside in one line, with a mark for invisible characters: controls, changes of direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -170,7 +170,7 @@ class Dashboard:
 
     @property
     def _hides_reports(self) -> bool:
-        """A report has names, and rows of nodes and jobs: where Slurm keeps those private, strangers see none."""
+        """Return whether reports are hidden: they have names, and nodes and jobs, which Slurm may keep private."""
         return self._access.is_open and bool(self._snapshot().get("private"))
 
     async def _report_index(self, request: web.Request) -> web.StreamResponse:

@@ -54,7 +54,7 @@ class BlindNodes:
         self._first_s = self._grown_s = 0.0
 
     def restart_timers(self) -> None:
-        """The clock was set back: gather anew."""
+        """Gather anew, since the clock was set back."""
         self._untold = frozenset()
 
     def tick(self) -> None:

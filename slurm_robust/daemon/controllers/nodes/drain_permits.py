@@ -35,7 +35,7 @@ class DrainPermits:
         self._compared: tuple[NodePicture, str, frozenset[str]] | None = None
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._retry_at_s, self._compared = 0.0, None
 
     async def tick(self) -> None:
@@ -77,7 +77,7 @@ class DrainPermits:
         return frozenset(t.node for t in self.repairs.open() if t.remedy is Remedy.GPU_RESET and not t.outcome)
 
     def _changes(self, now_s: float) -> dict[str, list[str]]:
-        """The nodes whose comment must change, by the new comment: nodes with the same one go into one call."""
+        """Return the nodes whose comment must change, by the new comment: equal comments go into one call."""
         nodes = list(self.context.readings.nodes.values())
         permitted = not self.breaker.why_open
         most = self.breaker.most() if permitted else {}

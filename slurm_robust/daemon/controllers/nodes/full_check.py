@@ -62,7 +62,7 @@ def sbatch_args(name: str, node: Node, own: OwnJobs, *, reservation: str, minute
 
 
 def check_action(kind: ActionKind, name: str, node: Node, own: OwnJobs, *, reservation: str, reason: str) -> Action:
-    """The action that submits a check of this node: exclusive, and within that reservation."""
+    """Return the action that submits a check of this node: exclusive, and within that reservation."""
     config = own.context.config.quarantine
     minutes = max(1, math.ceil(config.recheck_timeout_s / 60))
     args = sbatch_args(name, node, own, reservation=reservation, minutes=minutes)
@@ -76,7 +76,7 @@ def check_action(kind: ActionKind, name: str, node: Node, own: OwnJobs, *, reser
 
 
 def after(prelude: str, check: Action) -> Action:
-    """The same check, whose job first runs these lines of a shell script."""
+    """Return the same check, with these lines of a shell script run first."""
     script = str(check.args["script"]).replace("\nexec ", f"\n{prelude}exec ", 1)
     return replace(check, args={**check.args, "script": script})
 

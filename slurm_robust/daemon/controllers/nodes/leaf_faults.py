@@ -34,7 +34,7 @@ class LeafFaults:
         context.cause_of = self.cause_of
 
     def restart_timers(self) -> None:
-        """The clock was set back: nothing was lost later than now."""
+        """Limit the times of losses to now, since the clock was set back."""
         now_s = self.context.now_s()
         self._since_s = {name: min(at_s, now_s) for name, at_s in (self._since_s or {}).items()}
 

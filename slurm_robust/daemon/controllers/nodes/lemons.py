@@ -49,7 +49,7 @@ class Lemons:
         self._named: tuple[NamedLemon, ...] = ()
 
     def restart_timers(self) -> None:
-        """The clock was set back: nothing was asked or given in the future."""
+        """Limit remembered times to now, since the clock was set back."""
         now_s = self.context.now_s()
         self._started_at_s = min(self._started_at_s, now_s)
         if self._asked_at_s() > now_s:
@@ -167,7 +167,7 @@ class Lemons:
 
 
 def _end_of(file: IO[bytes]) -> str:
-    """The last words that were written to it."""
+    """Return the last words that were written to the file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LAST_WORDS_BYTES))
     return file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()

@@ -84,7 +84,7 @@ class MarkedFaults:
         return any(now_s - since_s < WATCHFUL_S for since_s in self._since_s.values())
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._since_s.clear()
         self._seen.clear()
         self._not_before_s.clear()
@@ -117,7 +117,7 @@ class MarkedFaults:
                 await self._handle(name, alone, gather_s)
 
     def _fresh(self, marked: Mapping[str, Node], now_s: float) -> dict[str, SeenFault]:
-        """The markers that may be acted on, and since when they are known."""
+        """Return the markers that may be acted on, and since when they are known."""
         seen: dict[str, SeenFault] = {}
         for name, node in marked.items():
             marker, known = fault_marker.parse(node.extra), self._seen.get(name)
@@ -139,7 +139,7 @@ class MarkedFaults:
     # --- storms
 
     def _earlier(self) -> Storm | None:
-        """The last storm, from the journal."""
+        """Return the last storm, from the journal."""
         known = json.loads(self.context.journal.get(STORM_KEY) or "null")
         if not isinstance(known, dict):
             return None
@@ -236,7 +236,7 @@ class MarkedFaults:
         return there
 
     async def _gpus_of(self, job: Job, node: str) -> frozenset[int] | None:
-        """The GPUs that a job was given there; None if that is not known."""
+        """Return the GPUs that a job was given there; None if that is not known."""
         context, key = self.context, (job.ref.job_id, job.restart_count, node)
         if key in self._gpus:
             return self._gpus[key]
@@ -335,7 +335,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _name(node: str, marker: FaultMarker) -> str:
-    """The incident's name: another fault of the same node is another incident."""
+    """Return the incident's name: another fault of the same node is another incident."""
     return f"fault-{node}-{marker.at_s}"[:64]
 
 

@@ -65,7 +65,7 @@ class PairTests:
         return bool(self.ledger.open())
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._avoid_until_s.clear()
         self._settling_until_s.clear()
         self.ledger.restart_timers(self.context.now_s())
@@ -89,7 +89,7 @@ class PairTests:
         return {name: others for name, others in found.items() if others}
 
     def of(self, suspect: str) -> PairTest | None:
-        """The test of this suspect that is under way."""
+        """Return the test of this suspect that is under way."""
         return next((t for t in self.ledger.open() if t.node == suspect and t.purpose == SUSPECT), None)
 
     def in_pool(self, pool: str) -> bool:
@@ -136,7 +136,7 @@ class PairTests:
                     await self._advance(test)
 
     def end(self, test: PairTest) -> None:
-        """The test serves no purpose any more: it is cancelled, and says nothing."""
+        """Cancel the test, which serves no purpose any more; it has no result."""
         if not test.result:
             self.ledger.dropped(test)
 
@@ -186,7 +186,7 @@ class PairTests:
         self.ledger.submitted(test, ref.job_id, context.now_s())
 
     def _key(self, test: PairTest) -> str:
-        """A pool is tested again and again: each such action replaces the row of its key."""
+        """Return the key of a pool's action: a pool is tested again and again, and an action replaces the key's row."""
         return f"pair_test.{test.node}" if test.purpose == STANDBY else test.key
 
     def _free(self, name: str) -> bool:

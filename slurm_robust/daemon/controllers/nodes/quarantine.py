@@ -87,7 +87,7 @@ class Quarantines:
                 await self._advance(q, node)
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._down_since_s.clear()
         self._release_at_s.clear()
 

@@ -70,7 +70,7 @@ class Repairs:
         return bool(self.ledger.open())
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._not_before_s.clear()
         self.ledger.restart_timers(self.context.now_s())
 
@@ -283,7 +283,7 @@ class Repairs:
     # --- for people
 
     def shown(self) -> dict[str, dict[str, object]]:
-        """The repairs under way, by node."""
+        """Return the repairs under way, by node."""
         return {
             t.node: {
                 "remedy": t.remedy.value,

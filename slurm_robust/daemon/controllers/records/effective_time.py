@@ -38,7 +38,7 @@ class EffectiveTimes:
         self._shown: dict[int, ShownTraining] = {}
 
     def of(self, job: Job) -> Mapping[str, Any]:
-        """`ettr` and `ettr_hour` (0 to 1, or None), `spent` (seconds by category), `speed_s`, `step_at_s`."""
+        """Return `ettr` and `ettr_hour` (0 to 1, or None), `spent` (seconds by category), `speed_s`, `step_at_s`."""
         now_s, known = self.context.now_s(), self._shown.get(job.ref.job_id)
         if known and (known.comment, known.state) == (job.comment, job.state) and 0 <= now_s - known.at_s < AGAIN_S:
             return known.values

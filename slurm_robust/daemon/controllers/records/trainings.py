@@ -53,7 +53,7 @@ class Trainings:
         """Attempts whose jobs Slurm does not know any more; `lost_jobs` takes them from here to tell people."""
 
     def restart_timers(self) -> None:
-        """The clock was set back: write at once."""
+        """Write at once, since the clock was set back."""
         self._write_at_s = 0.0
 
     def tick(self) -> None:
@@ -72,7 +72,7 @@ class Trainings:
             self._write(now_s)
 
     def _sighted(self, row: SupervisedAttempt) -> SupervisedAttempt:
-        """The row with its last sight: all that run were there in the last reading."""
+        """Return the row with its last sight: all running attempts were in the last reading."""
         return row.timed(seen_at_s=self._seen_s or row.times.seen_at_s) if row.times.end_at_s is None else row
 
     def _write(self, now_s: float) -> None:
@@ -117,7 +117,7 @@ class Trainings:
         return row is None or self.ledger.lineages_of_run(*known) < _MOST_LINEAGES
 
     def _begin(self, job: Job, claim: Claim, *, again: bool) -> SupervisedAttempt:
-        """A new attempt; `again`: the run has had another training before."""
+        """Return a new attempt; `again`: the run has had another training before."""
         now_s = self.context.now_s()
         start_at_s = min(now_s, self._told_at_s(claim)) if again else float(job.start_at_s)
         times = TrainingAttempt(
@@ -140,7 +140,7 @@ class Trainings:
         return claim.at_s if 0 < claim.at_s <= now_s else now_s
 
     def _told(self, row: SupervisedAttempt, job: Job | None, claim: Claim) -> SupervisedAttempt:
-        """The row with what a claim of this very attempt tells."""
+        """Return the row with what a claim of this very attempt tells."""
         if claim.restart != row.times.restart or claim.lineage != row.times.lineage:
             return row
         told, times, now_s = claim.progress, row.times, self.context.now_s()
@@ -173,7 +173,7 @@ class Trainings:
     # -- how it ends --------------------------------------------------------------------------------------------------
 
     def _end(self, job_id: int, job: Job | None) -> bool:
-        """An attempt whose run is over, or ends; True if that was seen now."""
+        """End an attempt whose run is over, or ends; return True if that was seen now."""
         row, now_s = self._sighted(self.running[job_id]), self.context.now_s()
         if job is None or _is_another(job, row):
             if row.times.end_at_s is None:
@@ -197,7 +197,7 @@ class Trainings:
         return True
 
     def _last_words(self, row: SupervisedAttempt, job: Job) -> SupervisedAttempt:
-        """The row with what its job's last claim tells."""
+        """Return the row with what its job's last claim tells."""
         try:
             claim = protocol.parse(job.comment)
         except ClaimError:
@@ -219,13 +219,16 @@ class Trainings:
 
 
 def _is_another(job: Job, row: SupervisedAttempt) -> bool:
-    """Whether the id is another job's by now: each requeue counts up, and a slurmctld without its state begins anew."""
+    """Return whether the id is another job's by now.
+
+    Each requeue counts up, and a slurmctld without its state begins anew.
+    """
     newer = job.restart_count == row.times.restart and job.submit_at_s > row.run_at_s
     return job.user != row.user or job.restart_count < row.times.restart or newer
 
 
 def _same_run(row: SupervisedAttempt, job: Job | None) -> bool:
-    """Whether the job still runs this attempt."""
+    """Return whether the job still runs this attempt."""
     if job is None or job.state != "RUNNING" or job.user != row.user:
         return False
     return (job.restart_count, job.start_at_s) == (row.times.restart, row.run_at_s)

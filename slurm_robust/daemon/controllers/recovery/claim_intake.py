@@ -282,11 +282,11 @@ class ClaimIntake:
         )
 
     def times_of(self, claim: Claim) -> dict[str, float]:
-        """The claim's times that can be true."""
+        """Return the claim's times that can be true."""
         return {k: v for k, v in claim.times.items() if k in TIME_KEYS and 0 < v < self.context.now_s() + 60}
 
     def row(self, job: Job, claim: Claim, decision: Recovery | None) -> IncidentRow:
-        """A claim as an incident of the journal; its suspects are the nodes that it wants to evict."""
+        """Return a claim as an incident of the journal; its suspects are the nodes that it wants to evict."""
         verdict, times = claim.verdict(claim.evict), self.times_of(claim)
         return replace(
             new_row(self.context, job, claim.incident, verdict=verdict, decision=decision, times=times),
@@ -321,7 +321,7 @@ class ClaimIntake:
         self.context.journal.close_incident(row.key, outcome, reason, self.context.now_s(), seat=0)
 
     async def _site_first(self, job: Job, claim: Claim) -> bool:
-        """Whether a user's own daemon leaves the claim to the site's, which is alive where its drain permits are."""
+        """Return whether a user's own daemon leaves the claim to the site's, which is alive if it has drain permits."""
         context, now_s = self.context, self.context.now_s()
         if protocol.answer_to(job.admin_comment, claim.incident):
             return True
@@ -335,7 +335,7 @@ class ClaimIntake:
         return now_s < self._yielding[key]
 
     def merge_times(self, job: Job, claim: Claim) -> None:
-        """A later attempt reports the times of its start; its first new step closes the incident."""
+        """Merge the times of a later attempt's start; its first new step closes the incident."""
         context = self.context
         if claim.restart != job.restart_count or not (claim.times or claim.progress.get("new")):
             return

@@ -40,7 +40,7 @@ class Exclusions:
         """By waiting job: the nodes that Slurm keeps it from, because a recovery or its own claim excluded them."""
 
     def restart_timers(self) -> None:
-        """The clock was set back: begin anew with every job."""
+        """Begin anew with every job, since the clock was set back."""
         self._given_back.clear()
         self._asked.clear()
 

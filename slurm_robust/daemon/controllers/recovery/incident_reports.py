@@ -182,7 +182,7 @@ class IncidentReports:
         return found
 
     def _was_told(self, what: str, row: IncidentRow) -> bool:
-        """Whether the log has it of this incident, under any plan, also by the daemon before this one."""
+        """Return whether the log has this event of the incident, under any plan, even from an earlier daemon."""
         incident = row.key.partition(row.incident.id)[0] + row.incident.id
         query = "SELECT 1 FROM events WHERE what = ? AND (text LIKE ? || ': %' OR text LIKE ? || '.%: %')"
         db = self.context.journal.db

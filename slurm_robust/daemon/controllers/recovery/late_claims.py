@@ -51,7 +51,7 @@ def late_claim(job: Job) -> Claim | None:
 
 
 def _brings_back(row: IncidentRow, claim: Claim) -> bool:
-    """Whether the daemon itself has brought the job back from the loss or fault that the claim is about."""
+    """Return whether the daemon itself has brought the job back from the loss or fault that the claim is about."""
     done = row.kind in (NODE_LOST, NODE_FAULT) and row.outcome in ("", "running", "resumed")
     return done and row.recovery is not None and set(claim.evict) <= set(row.recovery.bad)
 
@@ -150,7 +150,7 @@ class LateClaims:
         await intake.actor.perform(row.key, Action(ActionKind.ANSWER, job.ref.address, decision.reason, answer))
 
     def _plan(self, job: Job, attempt: Job, claim: Claim) -> Recovery | Refusal:
-        """A seat for a job that waits, for as many nodes as it had; otherwise only the suspects' check."""
+        """Plan a seat for a waiting job, for as many nodes as it had; otherwise only the suspects' check."""
         context, now_s = self.context, self.context.now_s()
         why = f"{claim.why or 'the job asked to be requeued'}; nobody answered its claim in time"
         request = self.intake.request(attempt, claim, why)

@@ -23,7 +23,7 @@ STORM_SHARE = 0.5
 
 
 def name_of(gone: list[str]) -> str:
-    """The incident's name: each further lost node makes it another incident."""
+    """Return the incident's name: each further lost node makes it another incident."""
     return f"node-{'-'.join(gone)}"[:64]
 
 
@@ -55,7 +55,7 @@ class NodeFailures:
         return bool(self._silent_since_s)
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._silent_since_s.clear()
 
     def protected(self, job: Job) -> bool:
@@ -102,7 +102,7 @@ class NodeFailures:
         return frozenset(name for name, at_s in self._silent_since_s.items() if now_s - at_s >= PATIENCE_S)
 
     def _storm(self) -> bool:
-        """Whether so many nodes are silent that the cause is not in the nodes."""
+        """Return whether so many nodes are silent that the cause is not in the nodes."""
         nodes = self.context.readings.nodes
         quiet = sum(1 for n in self.context.picture.silent.values() if "NOT_RESPONDING" in n.flags)
         if len(nodes) < 4 or quiet <= STORM_SHARE * len(nodes):
@@ -112,7 +112,7 @@ class NodeFailures:
         return True
 
     def _followed(self, job: Job, gone: list[str]) -> bool:
-        """Whether an open recovery of the job deals with these nodes already."""
+        """Return whether an open recovery of the job deals with these nodes already."""
         under_way = self.recoveries.of_job(job.ref.job_id)
         if under_way is None:
             return False
@@ -153,7 +153,7 @@ class NodeFailures:
         begin(context, self.intake, self.recoveries, asked)
 
     async def _as_it_ran(self, job: Job) -> Job | None:
-        """The job read again, with the nodes it ran on; None if it is not to be brought back any more."""
+        """Read the job again, with the nodes it ran on; None if it is not to be brought back any more."""
         context = self.context
         now_job = await context.call(context.client.job, job.ref)
         if now_job is not None and fell_back(job, now_job):

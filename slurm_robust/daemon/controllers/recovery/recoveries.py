@@ -97,7 +97,7 @@ class Recoveries:
         return frozenset(suspected), withheld(able, known, members=members, now_s=now_s, limit_s=limit_s)
 
     def of_job(self, job_id: int) -> OpenRecovery | None:
-        """The open recovery of a job."""
+        """Return the open recovery of a job."""
         return next((f for f in self.open.values() if f.row.job_id == job_id), None)
 
     def start(self, row: IncidentRow) -> None:
@@ -289,7 +289,7 @@ class Recoveries:
             f.left = step.action.kind is ActionKind.LEAVE_SEAT
 
     def _bar(self, f: OpenRecovery, view: View) -> None:
-        """A user whose other job has started in a seat makes no claims for a day."""
+        """Bar a user whose other job has started in a seat from claims for a day."""
         for other in entered(f.recovery, view):
             # Root's jobs may go everywhere.
             if other.user == f.row.user and (told := self.bars.bar(other, f.incident.job, self.context.now_s())):

@@ -36,7 +36,7 @@ class SeatsAgain:
         """Nodes that jobs could use which wait after a requeue for want of nodes: no standby pool takes them."""
 
     def restart_timers(self) -> None:
-        """The clock was set back: look at once."""
+        """Look at once, since the clock was set back."""
         self._looked_at_s = 0.0
         self._seated.clear()
 
@@ -97,7 +97,7 @@ class SeatsAgain:
         self.recoveries.reopen(row, decision)
 
     def _planned(self, row: IncidentRow, last: Recovery, job: Job, nodes: tuple[str, ...]) -> Recovery | Refusal:
-        """The recovery anew, as if the job had just run on these nodes: reservations that come bound its time again."""
+        """Plan the recovery anew, as if the job had just run on these nodes: coming reservations bound its time."""
         context, now_s = self.context, self.context.now_s()
         ran = replace(job, nodes=nodes, restart_count=last.restart, start_at_s=int(now_s))
         left_out = tuple(n for n in last.bad if n not in nodes)

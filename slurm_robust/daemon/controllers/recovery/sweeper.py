@@ -28,7 +28,7 @@ class Sweeper:
         self._since_s: dict[str, float] = {}
 
     def restart_timers(self) -> None:
-        """The clock was set back: wait anew."""
+        """Wait anew, since the clock was set back."""
         self._since_s.clear()
 
     async def tick(self) -> None:

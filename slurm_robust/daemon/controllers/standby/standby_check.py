@@ -42,7 +42,7 @@ class StandbyChecks:
         self._adopted = False
 
     def restart_timers(self) -> None:
-        """The clock was set back: check at once."""
+        """Check at once, since the clock was set back."""
         self._next_at_s = 0.0
 
     async def tick(self) -> None:
@@ -105,7 +105,7 @@ class StandbyChecks:
                 self.ledger.standby_check_begun(name, job.ref.job_id, self.context.now_s())
 
     def _doubt(self) -> None:
-        """Have those members checked anew that a job has suspected since, and that stayed in service."""
+        """Have members checked anew that a job has suspected since their last check, and that stayed in service."""
         rows = self.ledger.standby_checks()
         for name in doubted(self.ledger.suspected(self.context.now_s() - SUSPECT_S), rows):
             if name in rows and rows[name].passed_at_s:

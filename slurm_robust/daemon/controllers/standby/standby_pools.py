@@ -47,7 +47,7 @@ class StandbyPools:
         return self.sizes.reason(pool.kind.slug)
 
     def restart_timers(self) -> None:
-        """The clock was set back: compare at once."""
+        """Compare at once, since the clock was set back."""
         self._next_at_s = 0.0
         self.short_since_s.clear()
         self.sizes.restart_timers()

@@ -31,7 +31,7 @@ class StandbySizes:
         self._sizes: Mapping[str, int] = {}
 
     def restart_timers(self) -> None:
-        """The clock was set back: compute at once, and nothing has changed in the future."""
+        """Compute at once, and limit the times of changes to now, since the clock was set back."""
         self._next_at_s = 0.0
         now_s = self.context.now_s()
         for slug, known in self._remembered().items():
@@ -39,7 +39,7 @@ class StandbySizes:
                 self._remembered()[slug] = AutoSize(known.size, now_s, known.reason)
 
     def now(self) -> Mapping[str, int]:
-        """The sizes now; another object only where one has changed. An error of ours leaves them as they are."""
+        """Return the sizes now; another object only after a change. An error of ours leaves the sizes unchanged."""
         context = self.context
         if context.config.standby.size != "auto" or context.now_s() < self._next_at_s:
             return self._sizes

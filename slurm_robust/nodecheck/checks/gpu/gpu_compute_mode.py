@@ -20,7 +20,7 @@ def validate(options: Options) -> None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """`prohibited` fails, as does another mode than the site has named; one GPU unlike the others warns.
+    """Fail for `prohibited`, or another mode than the site has named; warn of one GPU unlike the others.
 
     Raises:
         CheckError: the option names a mode that does not exist.

@@ -105,7 +105,7 @@ def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """The driver keeps as many, and the job that starts is given no more."""
+    """Return the conditions that the driver keeps as many GPUs, and the job that starts is given no more."""
     same = ("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))
     return [same, ("gpus", str(facts["bound"]))] if facts["driver"] and not facts["mig"] else [same]
 

@@ -50,7 +50,7 @@ def _hung_finding(facts: Facts, options: Options) -> Finding:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """A lost GPU, a mismatch of library and kernel module, and a hang of a GPU that is not waking up fail."""
+    """Fail for a lost GPU, a mismatch of library and kernel module, and a hang of a GPU that is not waking up."""
     if facts["hung"]:
         return _hung_finding(facts, options)
     if facts["state"] == "lib_rm_version_mismatch":

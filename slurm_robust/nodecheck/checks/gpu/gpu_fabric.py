@@ -38,7 +38,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _manager(context: Context) -> str:
-    """The pid of Fabric Manager, empty if it does not run."""
+    """Return the pid of Fabric Manager, empty if it does not run."""
     folders = context.path("/proc").glob("[1-9]*")
     return next(
         (folder.name for folder in folders if small_files.read_text(folder / "comm", 32).strip() == _MANAGER), ""
@@ -47,10 +47,10 @@ def _manager(context: Context) -> str:
 
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
-    """A GPU that has not joined fails where several share the node: no CUDA program starts on it.
+    """Fail for a GPU that has not joined if several share the node: no CUDA program starts on it.
 
-    Boards without NVSwitches say that they have no fabric. GPUs before Hopper say nothing of it: there the
-    switches need the manager's process, which only a look from the host can miss.
+    Boards without NVSwitches say that they have no fabric. GPUs before Hopper say nothing of it: there the switches
+    need the manager's process, which only a look from the host can miss.
     """
     told = [(gpu, fabric) for gpu, fabric in reported(facts, "fabric") if fabric["state"]]
     if len(facts["gpus"]) < 2:
@@ -72,7 +72,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def _not_joined(facts: Facts, told: list[tuple[Facts, dict[str, int]]], options: Options) -> list[Fault]:
-    """A fabric that starts has time; one that never began, or ended with an error, has not.
+    """Give a starting fabric time; a fabric that never began, or ended with an error, gets none.
 
     Boards of the same name are built without switches too, four to a node, and in virtual machines the fabric is the
     host's: there it only warns.

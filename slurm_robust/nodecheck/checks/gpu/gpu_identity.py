@@ -122,7 +122,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """The job that starts may be given more than this one, and than NVML shows."""
+    """Return the condition that a job gets no more GPUs than NVML shows: a job may be given more than this one."""
     mig = any(has_mig(gpu) for gpu in facts["gpus"])
     return [("gpus", str(len(facts["gpus"])))] if facts["gpus"] and not mig else []
 

@@ -35,7 +35,7 @@ def _live_jobs(context: Context) -> list[int]:
 
 
 def process(context: Context, pid: int) -> Facts:
-    """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
+    """Return a process's name, and its job by its control group, or by its environment if Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
     job = job_cgroups.job_of(context, small_files.read_text(folder / "cgroup", 4096))
     if job is None and (named := _JOB_OF_ENVIRON.search(small_files.read_text(folder / "environ", 128 << 10))):

@@ -15,7 +15,7 @@ _REMEDY = "drain; `nvidia-smi nvlink -s -i N`; restart Fabric Manager, reset all
 
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
-    """A GPU with fewer links up than a sister on this node and than its model has fails.
+    """Fail for a GPU with fewer links up than a sister on this node and than its model has.
 
     PCIe boards have no links, or none without a bridge: nothing is expected of them but to be alike. One GPU alone
     needs no link, and in the parts into which clouds cut their machines all links are down by purpose. With MIG links

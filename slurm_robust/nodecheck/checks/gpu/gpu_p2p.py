@@ -13,7 +13,7 @@ _REDIRECTS = 0x0C
 
 
 def _bridges(gpu: Path) -> list[Path]:
-    """The PCI devices above this one, nearest first."""
+    """Return the PCI devices above this one, nearest first."""
     try:
         return [parent for parent in gpu.resolve().parents if pci.ADDRESS.match(parent.name)]
     except (OSError, RuntimeError):  # a link that leads to itself
@@ -21,7 +21,7 @@ def _bridges(gpu: Path) -> list[Path]:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The switch ports above each GPU, and whether they send what passes between cards up to the processor."""
+    """Read the switch ports above each GPU, and whether they send traffic between cards up to the processor."""
     ports: dict[str, Facts] = {}
     gpus = 0
     if context.path("/proc/driver/nvidia/version").exists():

@@ -11,7 +11,7 @@ _REMEDY = "`nvidia-smi -i N -pl WATTS`; see what sets it at boot"
 
 @needs_gpus("power_enforced_mw", "power limits")
 def judge(facts: Facts, options: Options) -> Finding:
-    """A lower limit than the site asks for fails; one GPU unlike its sisters warns.
+    """Fail for a lower limit than the site asks for; warn of one GPU unlike its sisters.
 
     A site may cap all its GPUs on purpose: a limit below the board's default that all have is no finding.
     """

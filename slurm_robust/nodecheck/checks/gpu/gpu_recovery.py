@@ -24,7 +24,7 @@ _ACTIONS = {
 
 @needs_gpus("recovery_action", "recovery action", needed=False)
 def judge(facts: Facts, options: Options) -> Finding:
-    """The driver's own word: a reset or a reboot fails, the rest warns."""
+    """Judge by the driver's own word: a reset or a reboot fails, other words warn."""
     complaints = []
     for gpu, action in reported(facts, "recovery_action"):
         if action:

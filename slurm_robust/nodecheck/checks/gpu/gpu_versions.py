@@ -8,12 +8,12 @@ from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus
 
 
 def _cuda(number: object) -> str:
-    """12080 as 12.8."""
+    """Return a version of CUDA as text: 12080 as 12.8."""
     return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) else ""
 
 
 def _fits(version: str, wanted: str) -> bool:
-    """The version itself, or a release of it: `570` fits 570.124.06 and not 5700."""
+    """Return whether a version is the wanted one, or a release of it: `570` fits 570.124.06 and not 5700."""
     return version == wanted or version.startswith(f"{wanted}.")
 
 

@@ -29,7 +29,7 @@ _MAX_TEXT_CHARS = 240
 
 
 def gpu_name(text: str) -> str:
-    """A GPU's PCI address as the log writes it, brought to one shape: `0000:9b:00`."""
+    """Return a GPU's PCI address as the log writes it, brought to one shape: `0000:9b:00`."""
     name = text.strip().lower().removeprefix("pci:")
     name = re.sub(r"\.[0-9a-f]$", "", name)
     parts = name.split(":")
@@ -61,7 +61,7 @@ def _sxid(text: str) -> tuple[str, int, str, str] | None:
 
 
 def _lost(text: str, named: str) -> tuple[str, str]:
-    """(GPU that this line says is off the bus, GPU that it begins to speak of), each empty if it names none.
+    """Return (GPU that this line says is off the bus, GPU that it begins to speak of), each empty if it names none.
 
     A driver that finds a GPU gone when it starts logs no XID. It says so over three lines, of which the first names the
     GPU (osapi.c of NVIDIA's open driver); `/dev/kmsg` has the three as one record.
@@ -103,7 +103,7 @@ def _driver(context: Context) -> int:
 
 
 def _job_gpus(context: Context) -> list[str]:
-    """PCI names of the GPUs that the starting job was given; empty if it is not sure which those are.
+    """Return the PCI names of the GPUs that the starting job was given; empty if that is not sure.
 
     Slurm numbers GPUs by their device files, so the driver's minor numbers must be 0, 1, 2, … for its ids to mean them.
     """
@@ -143,7 +143,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _believable(latched: Any) -> list[dict[str, Any]]:
-    """The entries of a state file that have the shape of an event."""
+    """Return the entries of a state file that have the shape of an event."""
     shape = {"gpu": str, "xid": int, "grade": str, "count": int, "message": str}
     return [
         event
@@ -153,7 +153,7 @@ def _believable(latched: Any) -> list[dict[str, Any]]:
 
 
 def _grade(event: Mapping[str, Any], options: Options, *, before_job: bool = False) -> str:
-    """The event's grade, the site's word before the catalogue's.
+    """Return the event's grade, the site's word before the catalogue's.
 
     While a job runs, peer-to-peer traffic that the driver wants ended is that job's; none may begin with a new one.
     """
@@ -261,7 +261,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """A fault on a GPU that this job was not given may be the next one's: then no verdict is believed."""
+    """Return `never` if a GPU that this job was not given has a fault: the next job may get that GPU."""
     spared = any(_stays(event, options) and _elsewhere(event, facts) for event in _merged(facts))
     return [("never",)] if spared else []
 

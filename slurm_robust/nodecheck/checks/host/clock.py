@@ -23,7 +23,7 @@ _STA_NANO = 0x2000
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The kernel's clock discipline (adjtimex(2), read only); offset in µs."""
+    """Read the kernel's clock discipline (adjtimex(2), read only); offset in µs."""
     if not context.real_root:
         return {"here": False}
     import ctypes  # noqa: PLC0415 (only this probe's own process pays for it)
@@ -69,7 +69,7 @@ def _otherwise(context: Context) -> str:
 
 
 def _unsynchronised(facts: Facts) -> Finding:
-    """The kernel does not know that anybody keeps the clock in step."""
+    """Return the finding that the kernel does not know of anything that keeps the clock in step."""
     if facts.get("by"):
         sentence = f"{facts['by']} keeps the clock, and does not tell the kernel how well"
         return Finding.skip("kept_otherwise", sentence, facts)

@@ -36,7 +36,7 @@ def _on_purpose(facts: Facts, expected: int) -> bool:
 
 
 def _fewer(facts: Facts, expected: int) -> Finding | None:
-    """The finding where fewer are online than the site or Slurm counts."""
+    """Return a finding if fewer CPUs are online than the site or Slurm counts."""
     online = facts["online"]
     if expected and online < expected:
         sentence = f"{online} CPUs are online, {expected} are expected"
@@ -74,7 +74,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """The same CPUs stay online."""
+    """Return the condition that the same CPUs stay online."""
     return [("says", f"{_CPU}/online", facts["listed"])] if 0 < len(facts["listed"]) < 200 else []
 
 

@@ -71,7 +71,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """A first run a day, so that a slow drip adds up."""
+    """Keep the first run of a day, so that slow growth adds up."""
     return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 

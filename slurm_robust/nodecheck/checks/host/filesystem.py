@@ -85,7 +85,7 @@ def _system(table: list[mounts.Mount], options: Options) -> list[Facts]:
 
 
 def _same_type(wanted: str, mounted: str | None) -> bool:
-    """`nfs` is also `nfs4`, `fuse` also `fuse.sshfs`."""
+    """Return whether two types match: `nfs` is also `nfs4`, `fuse` also `fuse.sshfs`."""
     return mounted is not None and (
         mounted == wanted or (wanted, mounted) == ("nfs", "nfs4") or mounted.startswith(f"{wanted}.")
     )

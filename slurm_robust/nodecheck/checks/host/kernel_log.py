@@ -65,13 +65,13 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _pairs(known: Any) -> list[list[str]]:
-    """The entries of a state file that have the shape of (kind, name)."""
+    """Return the entries of a state file that have the shape of (kind, name)."""
     entries = known if isinstance(known, list) else []
     return [e for e in entries if isinstance(e, list) and len(e) == 2 and e[0] in _LASTING and isinstance(e[1], str)]
 
 
 def _broken(facts: Facts) -> list[list[str]]:
-    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier run."""
+    """Return (kind, device) of file systems that an error made read-only or shut down, now or at an earlier run."""
     said = [pair for pair in facts["known"] if pair not in facts["back"]]
     said += [[kind, name] for kind in _LASTING for name in facts["seen"].get(kind, {}).get("names", ())]
     return sorted({tuple(pair): pair for pair in said}.values())

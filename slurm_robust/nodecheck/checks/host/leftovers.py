@@ -21,7 +21,7 @@ def _environ(folder: str) -> dict[str, str]:
 
 
 def _of_task(env: dict[str, str], node: str) -> str:
-    """The job id where this is a task's environment on this node, else empty.
+    """Return the job id if this is a task's environment on this node, else empty.
 
     A client (`srun`, an `salloc` shell) knows the job but no node; a prolog or epilog of any job on a shared node knows
     both, and tells itself by SLURM_SCRIPT_CONTEXT.

@@ -32,7 +32,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _keys_of_root(text: str) -> dict[str, int] | None:
-    """`0: usage nkeys/nikeys qnkeys/maxkeys qnbytes/maxbytes`: containers started by root meet this one."""
+    """Return the limits in `0: usage nkeys/nikeys qnkeys/maxkeys qnbytes/maxbytes`: root's containers meet them."""
     for line in text.splitlines():
         cells = line.split()
         if len(cells) == 5 and cells[0] == "0:":

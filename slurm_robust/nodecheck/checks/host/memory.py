@@ -13,7 +13,7 @@ _LINE = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The figures of /proc/meminfo, in kB as the kernel has them."""
+    """Read the figures of /proc/meminfo, in kB as the kernel has them."""
     table = {name: int(value) for name, value in _LINE.findall(small_files.read_text(context.path("/proc/meminfo")))}
     wanted = ("MemTotal", "MemAvailable", "HardwareCorrupted")
     facts: Facts = {name: table[name] for name in wanted if name in table}

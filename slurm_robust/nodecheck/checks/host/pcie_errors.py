@@ -58,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """A first run an hour."""
+    """Keep the first run of an hour."""
     return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 

@@ -108,7 +108,7 @@ def _security(context: Context) -> list[str]:
 
 
 def _differences(facts: Facts, options: Options) -> list[tuple[str, str]]:
-    """(name of the setting, what differs in words), in the order of `_NAMES`."""
+    """Return (name of the setting, what differs in words), in the order of `_NAMES`."""
     found: list[tuple[str, str]] = []
     if (
         options["kernel"]

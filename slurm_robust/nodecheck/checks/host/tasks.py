@@ -24,7 +24,7 @@ def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
 
 
 def _stuck(process: NodeProcess) -> str:
-    """`blocked`, `zombie`, or empty. A zombie whose threads live on waits in the kernel to exit."""
+    """Return `blocked`, `zombie`, or empty. A zombie whose threads live on waits in the kernel to exit."""
     if process.kernel:
         return ""
     if process.state == "D" or (process.state == "Z" and process.threads > 1):

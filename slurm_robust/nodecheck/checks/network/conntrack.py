@@ -12,7 +12,7 @@ from slurm_robust.nodecheck.sources import small_files
 
 
 def column(text: str, name: str) -> int | None:
-    """The sum over all CPUs of one column of a file in /proc/net/stat, whose cells are hexadecimal."""
+    """Return the sum over all CPUs of one column of a file in /proc/net/stat, whose cells are hexadecimal."""
     head, *lines = text.splitlines() or [""]
     titles = head.split()
     if name not in titles:

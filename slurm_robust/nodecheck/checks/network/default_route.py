@@ -79,7 +79,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Whether this boot has had a default route."""
+    """Keep whether this boot has had a default route."""
     had = bool(facts["interfaces"] or check_state.of_this_boot(facts).get("had"))
     new = {"boot_id": facts["boot_id"], "had": had}
     return None if new == facts["kept"] else new

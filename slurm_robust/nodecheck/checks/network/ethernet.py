@@ -96,7 +96,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """The fastest speed of each card in this boot."""
+    """Keep the fastest speed of each card in this boot."""
     best = check_state.best(facts)
     for name in network_links.cards(facts["interfaces"]):
         best[name] = max(best.get(name, 0), facts["interfaces"][name]["mbps"])

@@ -19,7 +19,7 @@ def validate(options: Options) -> None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The settings that the site names; a name with slashes may have dots in its parts (`net/ipv4/conf/eth0.1/mtu`)."""
+    """Read the settings that the site names; with slashes, a part may have dots (`net/ipv4/conf/eth0.1/mtu`)."""
     found = {}
     validate(options)
     for name in (*options["minimum"], *options["exact"]):

@@ -13,7 +13,7 @@ from slurm_robust.nodecheck.sources import host_names
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The host's name, its addresses, and which of them are this machine's."""
+    """Read the host's name, its addresses, and which of them are this machine's."""
     if not context.real_root:
         return {"here": False}
     name = socket.gethostname()

@@ -14,7 +14,7 @@ _LINK_LOCAL = "fe80:"
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The first GIDs of each active RoCE port with their types, and its interface's MTU."""
+    """Read the first GIDs of each active RoCE port with their types, and its interface's MTU."""
     ports = []
     for device, port in rdma.all_ports(rdma.devices(context), options["ignore"]):
         if port["layer"] != "Ethernet" or device["iwarp"] or not rdma.is_active(port):
@@ -47,7 +47,7 @@ def _gids(port: Path) -> list[list[str]] | None:
 
 
 def grade(gids: list[list[str]]) -> str:
-    """The best address among them: `routable`, `local` (link-local only), `old` (RoCE v1 only) or `none`."""
+    """Return the best address among them: `routable`, `local` (link-local only), `old` (RoCE v1 only) or `none`."""
     second = [gid for kind, gid in gids if kind == "RoCE v2"]
     if any(not gid.lower().startswith(_LINK_LOCAL) for gid in second):
         return "routable"

@@ -109,7 +109,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """The best link of each card in this boot, and its error counts."""
+    """Keep the best link of each card in this boot, and its error counts."""
     best = check_state.best(facts)
     for card in facts["cards"]:
         for what, now in zip(("speed", "width"), card["now"], strict=True):

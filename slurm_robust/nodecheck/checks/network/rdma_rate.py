@@ -81,7 +81,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """The fastest rate of each port in this boot."""
+    """Keep the fastest rate of each port in this boot."""
     best = check_state.best(facts)
     for device, port in rdma.all_ports(facts["devices"]):
         if rdma.is_active(port) and port["gbps"] > 0:

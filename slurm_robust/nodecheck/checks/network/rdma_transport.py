@@ -47,7 +47,7 @@ _ALONE = 10
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The transport counters of every port, the ports that are sisters, and the counts of earlier runs."""
+    """Read the transport counters of every port, the ports that are sisters, and the counts of earlier runs."""
     counts: dict[str, int] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -66,7 +66,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def median(numbers: Sequence[float]) -> float:
-    """The upper one of the two in the middle; `statistics` costs more to load than this whole check."""
+    """Return the median, the upper of two middle values; `statistics` costs more to load than this whole check."""
     return sorted(numbers)[len(numbers) // 2]
 
 

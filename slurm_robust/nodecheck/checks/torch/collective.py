@@ -68,7 +68,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """A wrong sum fails; ranks that did not come to one are unknown: that may be the software's fault."""
+    """Fail for a wrong sum; ranks that did not come to a sum are unknown: that may be the software's fault."""
     if "absent" in facts:
         return torch_devices.skipped(facts)
     ranks = facts["ranks"]

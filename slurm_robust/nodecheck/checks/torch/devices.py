@@ -21,7 +21,7 @@ def absent(context: Context) -> str:
 
 
 def skipped(facts: dict[str, Any]) -> Finding:
-    """The finding where `absent` said why."""
+    """Return the finding for the reason that `absent` gave."""
     return Finding.skip("no_torch", f"not computed: {facts['absent']}")
 
 
@@ -50,7 +50,7 @@ def matrices(torch: Any, size: int) -> tuple[Any, Any]:
 
 
 def checksum(torch: Any, tensor: Any) -> int:
-    """A number that any flipped bit and any two values changed for each other alter."""
+    """Return a number that changes with any flipped bit and any two exchanged values."""
     bits = tensor.cpu().contiguous().view(torch.int32).flatten().to(torch.int64)
     weights = torch.arange(1, bits.numel() + 1, dtype=torch.int64) % 65521 + 1
     return int((bits * weights).sum())

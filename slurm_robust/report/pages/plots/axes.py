@@ -46,7 +46,7 @@ class Tick:
 
 
 def step_for(span: float, most: int) -> float:
-    """The smallest of 1, 2, 5, 10, … (times a power of ten) by which at most so many ticks fit into a span."""
+    """Return the smallest of 1, 2, 5, 10, … (times a power of ten) by which at most so many ticks fit into a span."""
     if span <= 0 or not math.isfinite(span):
         return 1.0
     rough = span / max(most, 1)

@@ -26,11 +26,11 @@ class Canvas:
         self._parts: list[Markup] = []
 
     def add(self, part: Markup) -> None:
-        """A shape that is made already."""
+        """Add a shape that is made already."""
         self._parts.append(part)
 
     def rect(self, at: tuple[float, float, float, float], *, hint: str = "", **attributes: str) -> None:
-        """A rectangle: left, top, width, height. `hint` is shown under the pointer."""
+        """Draw a rectangle: left, top, width, height. `hint` is shown under the pointer."""
         left, top, width, height = at
         shape = {"x": left, "y": top, "width": max(width, 0.0), "height": max(height, 0.0)}
         if hint:
@@ -39,18 +39,18 @@ class Canvas:
             self.add(element("rect", **shape, **attributes))
 
     def line(self, begin: tuple[float, float], end: tuple[float, float], class_: str) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.add(element("line", x1=begin[0], y1=begin[1], x2=end[0], y2=end[1], class_=class_))
 
     def path(self, d: str, *, hint: str = "", **attributes: str) -> None:
-        """A path in SVG's own letters."""
+        """Draw a path in SVG's own letters."""
         if hint:
             self.add(element("g", element("title", hint), element("path", d=Markup(d), **attributes)))
         else:
             self.add(element("path", d=Markup(d), **attributes))
 
     def text(self, at: tuple[float, float], raw: str, *, anchor: str = "start", class_: str | None = None) -> None:
-        """A line of text: left end, middle or right end (`start`, `middle`, `end`) and baseline."""
+        """Draw a line of text: left end, middle or right end (`start`, `middle`, `end`) and baseline."""
         self.add(
             element("text", raw, x=at[0], y=at[1], text_anchor=None if anchor == "start" else anchor, class_=class_)
         )
@@ -75,7 +75,7 @@ class Canvas:
             self.text((left_px - 6, y + 4), tick.label, anchor="end", class_="faint")
 
     def render(self, height: float) -> Markup:
-        """The whole SVG."""
+        """Return the whole SVG."""
         title, description = self._head
         ids = f"{self._name}-title {self._name}-desc"
         head = [

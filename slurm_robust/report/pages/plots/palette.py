@@ -34,12 +34,12 @@ _LINES: dict[int, tuple[str, ...]] = {
 
 
 def slot(key: str, place: int = 0) -> int:
-    """The slot of a series; one whose name is not known gets one by its place among the others."""
+    """Return the slot of a series; an unknown series gets one by its place among the others."""
     return _SLOTS.get(key, 1 + place % (SLOTS - 1))
 
 
 def slots(series: tuple[PlotSeries, ...]) -> list[int]:
-    """A slot for each series, no two the same while there are enough."""
+    """Return a slot for each series, all different while there are enough."""
     taken: set[int] = set()
     found = []
     for place, one in enumerate(series):

@@ -21,7 +21,7 @@ _SMALLEST_PX, _LABEL_PX = 6, 96
 
 
 def draw_ranks(rows: tuple[RankRow, ...], width: int, name: str) -> Markup:
-    """The rows; what does not fit beside its label goes on in the next line."""
+    """Draw the rows; cells that do not fit beside the label go on in the next line."""
     count = sum(len(group) for row in rows for group in row.groups)
     size = next((px for most, px in _SIZES if count <= most), _SMALLEST_PX)
     if width < 600:

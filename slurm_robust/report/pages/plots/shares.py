@@ -30,7 +30,7 @@ def draw_shares(plot: SharesPlot, width: int, name: str, title: str) -> Markup:
 
 
 def _floor(plot: SharesPlot) -> float:
-    """A round share below the smallest that is left; 90 % at the most, so that a calm week looks calm."""
+    """Return a round share below the smallest one left; 90 % at the most, so that a calm week looks calm."""
     least = min((1 - sum(one.shares) for one in plot.bins if one.shares), default=0.9)
     step = step_for(1 - max(min(least, 0.9), 0.0), 5)
     below = 1.0
@@ -69,7 +69,7 @@ def _runs(bins: tuple[ShareBin, ...]) -> list[list[ShareBin]]:
 
 
 def _edge(canvas: Canvas, plot: SharesPlot, across: AxisScale, up: AxisScale) -> None:
-    """The line below which nothing was lost, and a place to point at for each bin."""
+    """Draw the line below which nothing was lost, and a place to point at for each bin."""
     for run in _runs(plot.bins):
         points = []
         for one in run:

@@ -55,7 +55,7 @@ def _edge(values: list[tuple[float, int]], scale: AxisScale, up: AxisScale) -> s
 
 
 def _thinned(steps: tuple[PoolStep, ...], from_s: float, to_s: float) -> list[PoolStep]:
-    """The steps; of many, one for each stretch of time, with the fewest nodes of it."""
+    """Return the steps; if there are many, one for each stretch of time, with the fewest nodes of it."""
     if len(steps) <= _MOST_STEPS:
         return list(steps)
     least: dict[int, PoolStep] = {}

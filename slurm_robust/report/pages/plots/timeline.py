@@ -24,7 +24,7 @@ _LABEL_PX = 210
 
 
 def draw_timeline(plot: TimelinePlot, width: int, name: str, title: str) -> Markup:
-    """The rows with a time axis; on a narrow sheet the labels stand above the bars."""
+    """Draw the rows with a time axis; on a narrow sheet the labels stand above the bars."""
     wide = width > 600
     left = _LABEL_PX if wide else 2
     row_px = 34 if wide else 46

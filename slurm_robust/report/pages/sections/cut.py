@@ -19,7 +19,7 @@ _LITTLE, _MARGIN = 0.25, 0.05
 def cut_table(
     caption: str, columns: tuple[TableColumn, ...], rows: list[tuple[Cell, ...]], what: str = "rows"
 ) -> FigureTable:
-    """The table with its first rows, and a sentence about the others."""
+    """Return the table with its first rows, and a sentence about the other rows."""
     more = len(rows) - MAX_TABLE_ROWS
     left_out = f"{more:,} more {what} are left out here; srobust report sql has all." if more > 0 else ""
     return FigureTable(caption, columns, tuple(rows[:MAX_TABLE_ROWS]), left_out)
@@ -33,5 +33,5 @@ def axis_from_s(facts: Facts, begins: Iterable[float]) -> float:
 
 
 def in_words(name: str) -> str:
-    """A category, road or node in a sentence: `gpu_lost` as `gpu lost`, and no longer than a sentence bears."""
+    """Return a category, road or node for a sentence: `gpu_lost` as `gpu lost`, cut to what a sentence bears."""
     return shortened(name.replace("_", " "), _WORDS_CHARS)

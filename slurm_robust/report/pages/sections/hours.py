@@ -7,10 +7,10 @@ from slurm_robust.report.pages.view import TableColumn, Unit
 
 
 def hours_unit(unit: str) -> Unit:
-    """The unit of hours by the figures' word for it."""
+    """Return the unit of hours by the figures' word for it."""
     return Unit.GPU_HOURS if unit == GPU else Unit.NODE_HOURS
 
 
 def hours_column(key: str, title: str, unit: str) -> TableColumn:
-    """`lost, GPU hours`."""
+    """Return the column `lost, GPU hours`."""
     return TableColumn(key, f"{title}, {'GPU' if unit == GPU else 'node'} hours", hours_unit(unit))

@@ -70,7 +70,7 @@ def _cells(by: str, group: JobGroup) -> tuple[Cell, ...]:
 
 
 def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
-    """The use of the cluster over the hours of the day, in local time."""
+    """Return the section of the cluster's use over the hours of the day, in local time."""
     question = "When is the cluster used?"
     what = "GPUs" if found.unit == "gpu" else "nodes"
     known = [(hour.in_use, hour.hour) for hour in found.hours if hour.in_use is not None]

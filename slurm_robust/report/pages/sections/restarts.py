@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def restarts_section(figures: Figures) -> ReportSection:
-    """A bar a road, of the medians of its stages."""
+    """Return the section of restarts: a bar for each road, of the medians of its stages."""
     question = "Where do restarts spend their seconds?"
     rows = sorted(figures.restarts, key=lambda row: -row.restarts)
     if not rows:

@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def standby_section(facts: Facts, figures: Figures) -> ReportSection:
-    """The pools over time, with the recoveries that took from them, and what one more node would have changed."""
+    """Return the section of the pools over time, the recoveries that took from them, and the use of one more node."""
     question = "Were there enough standby nodes?"
     use = figures.standby
     if not use.pools:

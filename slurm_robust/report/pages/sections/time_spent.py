@@ -105,7 +105,7 @@ def _notes(facts: Facts, figures: Figures) -> tuple[str, ...]:
 
 
 def expected_section(figures: Figures) -> ReportSection:
-    """The ETTR that a formula predicts from the measured rates, beside the measured one."""
+    """Return the section of the ETTR that a formula predicts from measured rates, beside the measured one."""
     question = "Is the ETTR what the failure rate lets one expect?"
     rows: list[tuple[Cell, ...]] = []
     for row in sorted(figures.expected, key=lambda one: -one.prediction.nodes):

@@ -69,7 +69,7 @@ def trainings_section(facts: Facts, figures: Figures) -> ReportSection:
 
 
 def outcome_of(incident: ClosedIncident) -> str:
-    """The sign by which an incident is shown."""
+    """Return the sign by which an incident is shown."""
     if incident.outcome in _NOTHING_DONE:
         return "watched"
     return "back" if incident.outcome in _BACK else "ended" if incident.outcome else "open"
