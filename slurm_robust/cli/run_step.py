@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> int:
 def _supervise(
     parsed: srun_command.SrunCommand, words: Sequence[str], early: EarlySrun | None, lock: SupervisorLock | None
 ) -> int:
-    # srun runs: what is loaded from here on, nobody waits for.
+    # srun runs already: imports from here on delay no job.
     try:
         from slurm_robust.supervise.launch.launcher import Launcher  # noqa: PLC0415
     except Exception as error:  # noqa: BLE001 (files that are being replaced, say: the command runs all the same)
@@ -86,7 +86,7 @@ def _config(named: str) -> tuple[Config | None, str, bool]:
     if config_file.find(named) is None:
         return None, "", True
     try:
-        from slurm_robust.config import site  # noqa: PLC0415 (srun waits for it, where there is a file)
+        from slurm_robust.config import site  # noqa: PLC0415 (srun waits for it, if there is a file)
     except ImportError as error:
         return None, f"this installation is not whole ({error})", True
     try:

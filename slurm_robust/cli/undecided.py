@@ -50,7 +50,7 @@ class TestCommand(click.Command):
             _tell(ctx, str(error))
         except (click.ClickException, click.exceptions.Exit):
             raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, the tests could not tell)
+        except Exception as error:  # noqa: BLE001 (after any error, the tests could not tell)
             with contextlib.suppress(OSError):
                 if isinstance(error, BrokenPipeError):
                     click.echo("srobust test: nobody reads the output any more", err=True)

@@ -127,7 +127,7 @@ def divided(attempts: Sequence[TrainingAttempt], stops: Sequence[Stop], now_s: f
             earlier.append(stop)
         elif stop.noticed_at_s is not None:
             by_run[max(0, bisect_right(begins, stop.noticed_at_s) - 1)].append(stop)
-    # Of an attempt that is not among these, as where a report's time begins while a training is being brought back.
+    # Of an attempt that is not among these, as when a report's time begins while a training is being brought back.
     back_s = earlier[-1].at_s("first_new_step") if earlier else None
     failed, steps_before = bool(earlier) and (back_s is None or back_s >= begins[0]), bool(earlier)
     timeline = Timeline()

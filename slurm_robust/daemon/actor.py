@@ -181,7 +181,7 @@ class Actor:
             there = context.readings.reservations.get(name)
             lasts = there is not None and there.end_at_s > context.now_s() + SOON_S
             if action.kind is ActionKind.DELETE_SEAT and lasts:
-                # Something stands in it that we do not see. Nobody more comes in, nobody is ended, and it goes soon.
+                # Something that we do not see is in it. No more jobs come in, none is ended, and it ends soon.
                 # Its end is set once: each attempt to delete it would put that off.
                 await context.call(client.expire_reservation, name, (context.account,))
             raise
@@ -247,7 +247,7 @@ class Actor:
             else:
                 await context.call(context.client.update_job, _ref(action), **changes)
         except SlurmRefusedError:
-            # Its start time may have come since it was read: where it runs now, the next reading shows.
+            # Its start time may have come since it was read: the next reading shows where it runs now.
             job = await context.call(context.client.job, _ref(action))
             if job is None or job.state != "RUNNING":
                 raise
@@ -282,7 +282,7 @@ class Actor:
         try:
             text = render(answer, admins_text)
         except ClaimError:
-            # An administrator's text is never cut: where it leaves no space, the job's wrapper gets no answer.
+            # An administrator's text is never cut: if it leaves no space, the job's wrapper gets no answer.
             raise SlurmRefusedError(f"answer job {job.ref.address}", "its AdminComment leaves no space") from None
         await self.context.call(self.context.client.update_job, _ref(action), admin_comment=text)
 

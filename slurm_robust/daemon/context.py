@@ -341,7 +341,7 @@ class DaemonContext:
             if not self._left_out.take(user, now_s):
                 return
             text = f"more lines about jobs of {user} are left out for a minute"
-        # What the daemon does is always told, whatever else is.
+        # The daemon's own actions are always logged.
         in_all = "of users" if user else "" if what.startswith("action.") else "all" if key else ""
         if in_all and not self._logged_in_all.take(in_all, now_s):
             return

@@ -215,7 +215,7 @@ class Lease:
     async def _take(self, there: Node) -> None:
         """Write this daemon's lease if nothing has changed since, and act if the lease still stands a moment later."""
         steady, name, marker = self.context.steady_s, there.name, parse(there.comment)
-        if marker != self._mine:  # else it is this daemon's own, and nobody asks
+        if marker != self._mine:  # else it is this daemon's own, without a question
             began_s = steady()
             fresh = await self._read(name)
             if fresh is None or parse(fresh.comment) != marker:
@@ -230,7 +230,7 @@ class Lease:
                 if now is None:
                     self._refused(name, "it is not there after it was written")
             if self._refused_s >= began_s and self.holder is not None:
-                return  # it may live: without a word from it, nobody knows
+                return  # it may live: without an answer this is unknown
         self._act(name)
 
     def _act(self, name: str) -> None:

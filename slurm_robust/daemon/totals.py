@@ -179,7 +179,7 @@ class Totals:
         for number in sorted(set(kept.out) - still_out):
             node, at_s = kept.out.pop(number)
             row = db.execute("SELECT ended_at_s FROM drains WHERE rowid = ?", (number,)).fetchone()
-            if row is None:  # nobody counted it before it was forgotten
+            if row is None:  # it was not counted before it was forgotten
                 continue
             again = "SELECT rowid FROM drains WHERE node = ? AND at_s = ? AND rowid > ?"
             follower = db.execute(again, (node, row["ended_at_s"], number)).fetchone()

@@ -170,7 +170,7 @@ def _be_child(body: Body, writer: int) -> None:
 
         try:
             body(send)
-        except BaseException as error:  # noqa: BLE001 (whatever a probe does, its report is the only way out)
+        except BaseException as error:  # noqa: BLE001 (a probe leaves this process only by its report)
             send({"error": f"{type(error).__name__}: {error}"[:500]})
         os.close(writer)
     finally:

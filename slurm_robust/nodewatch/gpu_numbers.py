@@ -55,7 +55,7 @@ class GpuNumbers:
 
     def missing(self) -> frozenset[str]:
         """Return the PCI addresses of GPUs that were there before and that the driver no longer has."""
-        # The names are the driver's own list; only what is in the files is asked of the GPU.
+        # The names are the driver's own list; only the files' contents are asked of the GPU.
         there = {gpu_name(name) for name in small_files.names(self._folder)}
         return frozenset(self._numbers.keys() - there)
 

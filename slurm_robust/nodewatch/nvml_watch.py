@@ -50,7 +50,7 @@ def body(checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping
         parent = os.getppid()
         begin_s = time.monotonic()
         there = _driver(context)
-        # Before NVML is asked: where it hangs, this is all that is known.
+        # Sent before NVML is asked: if NVML hangs, no more is known.
         numbers, guessed = driver_numbers(context.root)
         send({"results": [], "gpus": numbers, "guessed": guessed})
         wait: Callable[[float], tuple[int, str, int] | None] | None = None
@@ -116,7 +116,7 @@ def _events(indexes: Sequence[int]) -> Callable[[float], tuple[int, str, int] | 
             if kinds:
                 nvml.nvmlDeviceRegisterEvents(handle, kinds, events)
                 registered += 1
-    except Exception:  # noqa: BLE001 (the checks alone remain, whatever the library says)
+    except Exception:  # noqa: BLE001 (after any error of the library, only the checks remain)
         return None
 
     def wait(seconds: float) -> tuple[int, str, int] | None:

@@ -95,7 +95,7 @@ async def deliver(
         message = f"{error.host}:{error.port} cannot be reached: {error.os_error.strerror or error.os_error}"
     except FileNotFoundError as error:
         message = f"there is no {error.filename}: install a mail program, or name yours in notify.sendmail"
-    except Exception as error:  # noqa: BLE001 (whatever it is: the daemon waits for an answer)
+    except Exception as error:  # noqa: BLE001 (the daemon waits for an answer after any error, too)
         message = f"{type(error).__name__}: {error}"
     return Delivery(letter.id, address.target.name, ok=False, message=address.without_secrets(message))
 

@@ -256,7 +256,7 @@ def parse_excluded(text: str) -> dict[int, str]:
     for line in text.splitlines():
         job_id, _, nodes = line.partition(" ")
         if job_id.isdigit():
-            expand(nodes.strip())  # refuses what is no list of nodes
+            expand(nodes.strip())  # refuses a text that is not a list of nodes
             found.setdefault(int(job_id), plain(nodes.strip()))
     return found
 

@@ -122,7 +122,7 @@ class PyslurmClient(CommandClient):
             listing = self.node_listing()
         except (SlurmMissingError, SlurmParseError):
             return found
-        # Of nodes in the same state alone: where a job has started since, none is to be idle with resources in use.
+        # Only for nodes in the same state: after a start of a job, no idle node must show resources in use.
         used = {(name, line.state): line.gres_used for line, names in listing.items() for name in names}
         told = [used.get((node.name, listed_state(node.state, node.flags)), 0) for node in found]
         return [replace(node, gres_used=max(node.gres_used, count)) for node, count in zip(found, told, strict=True)]

@@ -31,7 +31,7 @@ def answer(calls: object, request: Request, slurm_errors: tuple[type[Exception],
         return Reply(type(reply).__name__, request.what, str(reply))
     except SlurmError as error:
         return Reply(type(error).__name__, request.what, str(error))
-    except Exception as error:  # noqa: BLE001 (whatever pyslurm raises is a reply: this process serves the next call)
+    except Exception as error:  # noqa: BLE001 (every error of pyslurm is a reply: this process serves the next call)
         # The older functions raise ValueError(words, number), the object API RPCError(words). Others are not Slurm's.
         if isinstance(error, slurm_errors) or (type(error) is ValueError and len(error.args) == 2):
             found = from_text(request.what, str(error.args[0] if error.args else error))

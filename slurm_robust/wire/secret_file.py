@@ -25,7 +25,7 @@ def read(path: str | os.PathLike[str], max_bytes: int, *, others: int = 0o077, o
     """
     name = os.fspath(path)
     try:
-        # A pipe would block for as long as nobody writes into it.
+        # A pipe without a writer would block.
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             state = os.fstat(fd)

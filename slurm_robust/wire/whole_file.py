@@ -66,7 +66,7 @@ def write(
             check(temporary)
         os.replace(temporary, path, src_dir_fd=inside, dst_dir_fd=inside)
     except BaseException:
-        # A part of it would fill what is left of the disk.
+        # A partial file would fill the rest of the disk.
         _remove(temporary, inside)
         raise
     return written

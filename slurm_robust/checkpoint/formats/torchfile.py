@@ -246,7 +246,7 @@ def read_legacy(file: IO[bytes]) -> TorchfileContent:
     for storage in (storages[str(key)] for key in keys):
         key, item_bytes = storage.key, ITEM_BYTES.get(storage.kind)
         if item_bytes is None:
-            return content  # of a kind nobody knows: where the next one begins cannot be told
+            return content  # of an unknown kind: the beginning of the next one is unknown
         file.seek(at)
         stored_numel = int.from_bytes(file.read(8), "little")
         end = at + 8 + storage.numel * item_bytes

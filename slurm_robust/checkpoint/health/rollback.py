@@ -90,7 +90,7 @@ def _best(there: list[Entry], record: health_log.HealthRecord, spell: Spell) -> 
         for entry, state in states:
             if state == wanted and entry.step + record.limits.settle_steps < spell.first_step:
                 return entry
-    # Weights that are NaN stay NaN: what was saved before the spell may carry its cause, what was saved in it must.
+    # Weights that are NaN stay NaN: a save before the spell may carry its cause, a save within it must.
     before = [entry for entry in good if spell.not_finite and entry.step < spell.first_step - 1]
     return max(before, key=lambda entry: entry.step, default=None)
 

@@ -94,7 +94,7 @@ def _findings(
     from slurm_robust.doctor import backend, gpus, machine, plugin, settings, site, targets  # noqa: PLC0415 (the same)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
 
-    # First: whatever else is well, a node whose GPUs nobody sees is not checked.
+    # First: a node whose GPUs cannot be seen is not checked, even if all else is well.
     found = gpus.check(config.nodetest)
     found += settings.judge(said, config) if said else []
     found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]

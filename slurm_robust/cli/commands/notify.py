@@ -92,7 +92,7 @@ def _results(config: Config, targets: list[NotifyTarget]) -> list[dict[str, obje
     for target in targets:
         answer = answers.get(target.name) or Delivery("", target.name, ok=False, message="the process ended before")
         if hidden := hidden_from_the_daemon(target, config):
-            answer = Delivery("", target.name, ok=False, message=hidden)  # whatever root was answered
+            answer = Delivery("", target.name, ok=False, message=hidden)  # even if root got an answer
         quiet = is_quiet(target.quiet_hours, zone_of(target.time_zone) or dt.timezone.utc, now_s)
         rows.append({"target": target.name, "kind": target.kind, "ok": answer.ok, "message": answer.message})
         rows[-1] |= {"quiet": quiet, "time_zone_known": zone_of(target.time_zone) is not None}

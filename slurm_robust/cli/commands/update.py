@@ -162,7 +162,7 @@ def _become(job: Job) -> None:
         os.initgroups(owner.pw_name, owner.pw_gid)
         os.setgid(owner.pw_gid)
         os.setuid(owner.pw_uid)
-        os.environ["HOME"] = owner.pw_dir  # git refuses to work where it may not read its settings
+        os.environ["HOME"] = owner.pw_dir  # git refuses to work if it may not read its settings
         os.environ.pop("XDG_CONFIG_HOME", None)
     if os.geteuid() != job.uid:
         fail("update", f"job {job.ref.address} belongs to uid {job.uid}: its user, or root, updates its code")

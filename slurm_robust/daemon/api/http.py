@@ -94,7 +94,7 @@ class ShownState:
         value = {**value, "nodes": list(self._nodes.values())}
         if self._is_open:
             private = value.get("private") or ()
-            # Nobody knows it while Slurm does not answer; what was hidden then is shown afterwards.
+            # It is unknown while Slurm does not answer; fields that were hidden then are shown afterwards.
             self._hiding.also(of_strangers(private))
             value = without_nodes(value, private)
         self._text = b"" if rest or self._hiding else whole
@@ -181,7 +181,7 @@ async def serve(served: Served) -> None:
     await runner.setup()
     dashboard.rehearse()
     await _rehearse(runner, dashboard.known_paths, served.access.token)
-    # Otherwise they would be made again for each snapshot, though nobody looks at them.
+    # Otherwise they would be made again for each snapshot without a watcher.
     dashboard.live.forget()
     drop_rights()
     # What is loaded now stays for ever; looking through it again would delay every other answer.

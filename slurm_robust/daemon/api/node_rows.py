@@ -53,7 +53,7 @@ class NodeRows:
         elif changed:
             kept = known.keys() - changed
             self.encoded = {n: known[n] if n in kept else encode(_row(now, n)) for n in sorted(now.nodes)}
-        # Last: where a row could not be made, the others that have changed are still to be made.
+        # Last: if a row could not be made, the other changed rows are still to be made.
         self._of = now
 
 

@@ -109,7 +109,7 @@ class Revision(NamedTuple):
         """Return whether nothing has changed since the other one."""
         if other is None or self.values != other.values:
             return False
-        # The readings are other objects where they have changed: comparing them would take longer than a snapshot.
+        # Changed readings are other objects: comparing their contents would take longer than a snapshot.
         return all(one is another for one, another in zip(self.objects, other.objects, strict=True))
 
 

@@ -350,7 +350,7 @@ class Journal:
     def remembered(self, what: Hashable, read: Callable[[], list[T]]) -> list[T]:
         """Return the rows of `read`, which is called again only after a change of the journal."""
         if self.db.in_transaction:
-            return read()  # what is rolled back leaves no trace in the revision
+            return read()  # a rollback leaves no trace in the revision
         if self._remembered_at != (revision := self.revision):
             self._remembered, self._remembered_at = {}, revision
         if what not in self._remembered:

@@ -54,7 +54,7 @@ _CARDS: dict[tuple[int, int], Nic] = {
     (MELLANOX, 0xA2D2): Nic("BlueField", 100, _FLOOR),
     (MELLANOX, 0xA2D6): Nic("BlueField-2", 200, _FLOOR),
     (MELLANOX, 0xA2DC): Nic("BlueField-3", 400, _FLOOR),
-    # EFA of the first generations always says 100 Gb/s, whatever the instance has.
+    # EFA of the first generations always says 100 Gb/s, independent of the instance's rate.
     (AMAZON, 0xEFA0): Nic("EFA", 100, fixed_rate=True, virtual=True),
     (AMAZON, 0xEFA1): Nic("EFA", 100, fixed_rate=True, virtual=True),
     (AMAZON, 0xEFA2): Nic("EFA v3", 0, fixed_rate=True, virtual=True),

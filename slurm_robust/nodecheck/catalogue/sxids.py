@@ -141,7 +141,7 @@ def grade(code: int, *, fatal: bool | None, message: str = "") -> XidGrade:
     if code in _HANGS or code in _STOPPED or (code == _TOO_HOT and _SHUTS_DOWN in message):
         return XidGrade.FAIL
     if fatal:
-        # A line that calls itself fatal is told, whatever the guide says of its code.
+        # A line that calls itself fatal is told, even if the guide grades its code lower.
         return XidGrade.WARN if entry.grade is XidGrade.NOTE else entry.grade
     return entry.grade if code in _LOOK else XidGrade.NOTE
 

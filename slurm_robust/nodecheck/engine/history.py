@@ -73,7 +73,7 @@ def weigh(
 
 def _number(entry: Mapping[str, Any], name: str) -> float:
     value = entry.get(name)
-    # Not more than a float counts exactly, and no NaN: what is kept may be damaged.
+    # Not more than a float counts exactly, and no NaN: the kept values may be damaged.
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST else 0
 
 

@@ -167,7 +167,7 @@ def _be_child(functions: list[Callable[[], Any]], reader: int, writer: int) -> N
         for function in functions:
             try:
                 answer = json.dumps({"value": function()})
-            except BaseException as error:  # noqa: BLE001 (whatever a probe does, its report is the only way out)
+            except BaseException as error:  # noqa: BLE001 (a probe leaves this process only by its report)
                 answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
             data = answer.encode() + b"\n"
             while data:

@@ -197,7 +197,7 @@ class NvmlSession:
         try:
             ask("nvmlInit")
             count = min(int(ask("nvmlDeviceGetCount")), _MAX_GPUS)
-        except Exception as error:  # noqa: BLE001 (whatever goes wrong in the library is said, and no fault of ours)
+        except Exception as error:  # noqa: BLE001 (every error of the library is told; the check goes on)
             self.state = self._error(error)
             self.detail = f"{self._call[0]} says: {self.state}"
             return

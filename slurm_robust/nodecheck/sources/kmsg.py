@@ -172,7 +172,7 @@ def _lines(
     found: dict[int, int] = {}
     capped = set()
     for name, word in wanted.items():
-        # Forwards first: that is several times as fast where there is nothing.
+        # Forwards first: without a match, that is several times as fast.
         oldest = data.find(word, begin)
         at, count = (data.rfind(word, oldest) if oldest >= 0 else -1), 0
         while at >= 0:

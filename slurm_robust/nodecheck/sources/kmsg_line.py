@@ -112,7 +112,7 @@ def _parse_saved(line: str) -> KernelRecord | None:
         line = line[stamp.end() :]
         # Only dmesg writes a comma into a time, and it names no host: `mlx5_core 0000:3b:00.0: ` is no tag there.
         if "," not in stamp[0] and (tag := _TAG.match(line)):
-            # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
+            # `host kernel: …`; other programs' lines may have any words, and are no evidence.
             if tag[2] != "kernel":
                 return None
             line = line[tag.end() :]

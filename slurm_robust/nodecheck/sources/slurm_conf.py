@@ -17,7 +17,7 @@ _PATHS = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
     "/usr/local/etc/slurm.conf",
-    # Where slurmd keeps what it was sent: "configless".
+    # The place of the files that slurmd was sent: "configless".
     "/run/slurm/conf/slurm.conf",
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )

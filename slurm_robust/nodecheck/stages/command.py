@@ -96,7 +96,7 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         config = configuration.load(args.config)
         return _run(args, config, env)
     except BrokenPipeError:
-        # `--list | head`: whoever read has enough, and nothing more may be written at the end either.
+        # `--list | head`: the reader has closed the pipe, so nothing may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_FIT
     except (ConfigError, registry.CheckError) as error:

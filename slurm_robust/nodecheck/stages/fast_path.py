@@ -88,7 +88,7 @@ def main(stage: str, config: str = "", verbose: str = "") -> int:
             again = verdict["again"]
         except FileNotFoundError:
             why = "there is none"
-        except Exception as error:  # noqa: BLE001 (whatever it is, the full run handles it)
+        except Exception as error:  # noqa: BLE001 (the full run handles every error)
             why = str(error) or type(error).__name__
         else:
             if not again:

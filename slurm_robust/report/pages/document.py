@@ -113,7 +113,7 @@ def _cell(value: Cell, column: TableColumn) -> Markup:
     said = in_cell(value, column.unit)
     if column.unit in _WORDS or isinstance(value, str):
         return element("td", said, class_=_class(column, said))
-    # What is copied and sorted is the number itself, whatever is shown of it.
+    # Copying and sorting use the number itself, not the shown text.
     return element("td", said, class_="n", data_v="" if value is None else repr(value))
 
 

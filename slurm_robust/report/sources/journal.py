@@ -250,7 +250,7 @@ def _judged(drains: Iterable[NodeDrain], judge: DrainJudge) -> tuple[NodeDrain, 
     drains = tuple(drains)
     began = {(drain.node, drain.at_s): drain.at_s for drain in drains}
     for drain in drains:
-        # The daemon writes a drain anew where it changes its reason: it began when the first of them did.
+        # The daemon writes a drain anew if it changes the reason: the drain began with its first row.
         if (drain.node, drain.ended_at_s) in began and drain.ended_at_s is not None:
             began[drain.node, drain.ended_at_s] = began[drain.node, drain.at_s]
 

@@ -145,7 +145,7 @@ class Sender:
         self._broken_at_s = self._pause_s = 0.0
         """When sending last failed, and the pause after that failure; 0 while sending works."""
         for slot in SLOTS:
-            image.mark_sent(slot, 0, backup)  # what was sent went to another peer
+            image.mark_sent(slot, 0, backup)  # earlier copies went to another peer
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
         self.wake.set()

@@ -110,7 +110,7 @@ def _holders(state: Mapping[str, Any]) -> Iterator[_Holder]:
                 for table in (module._parameters, module._buffers):
                     yield from (_Holder(_just(table), key) for key, held in table.items() if held is not None)
         elif isinstance(value, torch.optim.Optimizer):
-            # load_state_dict replaces `state` and what is in it, so it is looked up from the optimizer each time.
+            # load_state_dict replaces `state` and its contents, so it is looked up from the optimizer each time.
             for param, kept in value.state.items():
                 yield from (_Holder(_of(value, param), key) for key, held in kept.items() if _is_tensor(held))
         elif isinstance(value, MutableMapping):

@@ -135,7 +135,7 @@ class ThreadedCopy:
         while (pairs := self._take()) is not None:
             try:
                 here(*pairs)
-            except BaseException:  # noqa: BLE001 (raised where the first thread fails at it, too)
+            except BaseException:  # noqa: BLE001 (raised if the first thread fails at it, too)
                 self._left.append(pairs)
                 self._through()
                 return

@@ -219,7 +219,7 @@ class Live:
         self._timer = None
         loop = asyncio.get_running_loop()
         watched = [channel for channel in self._channels.values() if channel.watchers]
-        # A page that nobody looks at any more takes no time and no memory.
+        # A page without watchers takes no time and no memory.
         for name in [n for n, c in self._channels.items() if not c.watchers and loop.time() - c.asked_at_s >= WARM_S]:
             del self._channels[name]
         for channel in self._channels.values():
@@ -234,7 +234,7 @@ class Live:
     def _refresh(self, channel: LivePage) -> None:
         """Bring a page up to date, and tell its watchers."""
         message = None
-        # A snapshot of another version may lack something: what was shown stays, and its age says so.
+        # A snapshot of another version may lack something: the old page stays, and shows its age.
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             message = channel.refresh(self._snapshot())
         if message is not None:

@@ -228,7 +228,7 @@ class PairTests:
             return
         report = parse(job.comment) if job is not None and full_check.over(job) else None
         if report is None or (job is not None and job.state not in ("COMPLETED", "FAILED")):
-            # A job that was killed may have told what it did not finish.
+            # A job that was killed may have written a result of an unfinished test.
             report = PairReport(untested=(result.detail or "the test told no result").replace("recheck", "test"))
         self._told(test, report)
 
@@ -261,7 +261,7 @@ class PairTests:
         self.ledger.end(test, context.now_s())
         self._settling_until_s |= dict.fromkeys(test.nodes, context.now_s() + SETTLES_S)
 
-    # --- what it says of the others
+    # --- the result for other nodes
 
     def _weigh(self, test: PairTest, report: PairReport) -> None:
         context, now_s = self.context, self.context.now_s()

@@ -173,7 +173,7 @@ class Quarantines:
             return  # its old job ends first; a node that does not respond is checked once it does
         name = f"{RECHECK_NAME}-{q.node}"
         repair = self.repairs.under_way(q.node)
-        # What a repair's first check does before it checks is not done twice: it counts where it has ended, too.
+        # The preparation of a repair's first check is not done twice: that check counts even if it has ended.
         since_s = float(int(q.since_s)) if repair is not None and not q.tries else math.inf
         if (ours := full_check.running_check(context, name, since_s)) is not None:
             self.ledger.rechecking(q.node, ours.ref.job_id, context.now_s(), "recheck of an earlier daemon")

@@ -184,7 +184,7 @@ class Trainings:
         if not requeued and job.state not in ENDED and not job.completing:
             return False  # suspended, or stopped: it lives, and makes no steps
         row = self._last_words(row, job)
-        # Slurm's own stamp, where it lies between the last sight and now.
+        # Slurm's own stamp, if it lies between the last sight and now.
         stamps = (job.end_at_s, job.submit_at_s if requeued else 0)
         near = [float(t) for t in stamps if row.times.seen_at_s - 1 <= t <= now_s + 1]
         ended_at_s = row.times.end_at_s or min([*near, now_s])

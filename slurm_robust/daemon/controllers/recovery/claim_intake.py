@@ -143,7 +143,7 @@ class ClaimIntake:
                 # Not remembered: it is weighed again at the next poll.
                 self.context.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address, user=job.user)
             except sqlite3.OperationalError:
-                raise  # a full disk: nobody's claim can be weighed
+                raise  # a full disk: no claim can be weighed
             except Exception as error:  # noqa: BLE001 (an error with one user's claim must not delay the others)
                 self.context.own_error(error, f"job {job.ref.address} of {job.user}: its claim is ignored")
                 self._remember(job, None)

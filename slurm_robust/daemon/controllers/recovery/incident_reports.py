@@ -62,7 +62,7 @@ class IncidentReports:
                 self._read_claim(job, ended=ended)
             except sqlite3.OperationalError:
                 del self._read[job.ref.job_id]
-                raise  # a full disk: nobody's report can be written down
+                raise  # a full disk: no report can be written down
             except Exception as error:  # noqa: BLE001 (an error with one user's report must not delay the others)
                 self.context.own_error(error, f"job {job.ref.address} of {job.user}: its report is ignored")
         self._close_finished()

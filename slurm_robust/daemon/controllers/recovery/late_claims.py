@@ -145,7 +145,7 @@ class LateClaims:
         else:
             self._only_checked(row, job)
         if job.state in ENDED:
-            return  # Slurm lets nobody write to it
+            return  # Slurm does not allow a change of it
         answer = {"state": "accepted", "incident": claim.incident, "road": decision.plan.road.value}
         await intake.actor.perform(row.key, Action(ActionKind.ANSWER, job.ref.address, decision.reason, answer))
 

@@ -148,7 +148,7 @@ class OpenRecovery:
             return ()
         own = [j for j in readings.there_of(r.user) if j.ref.job_id != self.row.job_id]
         if not opened(seat):
-            # Not one that ends: where it was requeued, its next start has the same count of restarts already.
+            # Ending jobs are left out: if one was requeued, its next start has the same count of restarts already.
             self.before = frozenset((j.ref.job_id, j.restart_count) for j in own if not j.completing)
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)

@@ -197,7 +197,7 @@ class Recoveries:
             if missing(f.recovery, job, view.nodes):
                 spare, awaited = self._spare(f.recovery, job)
                 view = replace(view, spare=spare, awaited=awaited)
-                if f.awaits_check and not awaited:  # only now the job has what it can have: it is given time to start
+                if f.awaits_check and not awaited:  # its time to start begins only with all its nodes
                     f.pointed_since_s, view = context.now_s(), replace(view, pointed_s=0.0)
                 f.awaits_check = awaited
             self._stamp(f, view)
@@ -230,7 +230,7 @@ class Recoveries:
             return (), False
         until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings
         every = replace(cluster, withheld=frozenset())
-        waits = replace(job, nodes=())  # of a job that waits Slurm still shows where it ran: those may have come back
+        waits = replace(job, nodes=())  # Slurm still shows the old nodes of a waiting job: they may have come back
         free = candidates(waits, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
         free = [n for n in free if n not in r.seat_nodes]
         named, nodes = job.partition.split(","), readings.nodes
@@ -266,7 +266,7 @@ class Recoveries:
         cared_for |= {a.target for a in r.actions if a.kind is ActionKind.DRAIN}
         nobodys = step.action.kind is ActionKind.SET_DOWN and name not in cared_for
         if nobodys:
-            # Written down first: the quarantine resumes what was set DOWN, once it responds and has passed its check.
+            # Written down first: the quarantine resumes a node set DOWN, once it responds and has passed its check.
             why = f"set DOWN: {step.action.reason}"
             row = f.row
             ledger.quarantine(Quarantine(name, row.key, row.job_id, row.lineage, why, now_s, now_s, user=row.user))

@@ -117,7 +117,7 @@ class SeatsAgain:
         until_s = math.inf if job.time_limit_s is None else self.context.now_s() + job.time_limit_s
         need = min(job.num_nodes, last.size)
         cluster = self.recoveries.cluster_for(job)
-        job = replace(job, nodes=())  # of a job that waits Slurm still shows where it ran
+        job = replace(job, nodes=())  # Slurm still shows the old nodes of a waiting job
         free = candidates(job, [*last.seat_nodes, *last.bad], cluster, self.context.config, until_s)
         free.sort(key=lambda name: name not in last.kept)
         return tuple(free[:need]) if len(free) >= need > 0 else ()

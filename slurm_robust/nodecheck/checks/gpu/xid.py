@@ -88,7 +88,7 @@ def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
             continue
         gpu, code, grade, message = said
         if code == 154:
-            # The driver's last word on this GPU holds; what it wanted before is withdrawn.
+            # The driver's last word on this GPU holds; its earlier words are withdrawn.
             for other in [key for key in found if key[:2] == (gpu, code)]:
                 del found[other]
         new = {"gpu": gpu, "xid": code, "grade": grade, "count": 0, "message": message}

@@ -18,7 +18,7 @@ _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}
 # The server of a FUSE mount is gone, or the file system below gave up: it is this node's fault, and stays.
 _DEAD = {errno.ENOTCONN, errno.EIO, errno.ESHUTDOWN}
 _SYSTEM = ("/", "/var", "/var/log", "/var/spool", "/var/spool/slurmd", "/var/tmp")
-# Images, which are full by design, and what is not on this node's own disk.
+# Images, which are full by design, and file systems that are not on this node's own disk.
 _IMAGES = ("squashfs", "erofs", "iso9660", "overlay", "rootfs", "ramfs")
 _NO_ROOM_NEEDED = (*_IMAGES, "nfs", "lustre", "9p", "virtiofs", "fuse")
 _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_free_inodes": int}
@@ -140,7 +140,7 @@ def probe(context: Context, options: Options) -> Facts:
     """Look at each path in a process of its own, so that one dead mount hides no other."""
     places = [dict(entry) for entry in _wanted(context, options)]
     if not context.real_root:
-        # A saved tree has what was saved of it.
+        # A saved tree has only the files that were saved.
         places = [place for place in places if place.get("mount") or context.path(place["path"]).exists()]
     if options["fstab"]:
         named = {place["path"] for place in places}

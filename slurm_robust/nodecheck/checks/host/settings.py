@@ -65,7 +65,7 @@ def probe(context: Context, options: Options) -> Facts:
         names = {line.partition(" ")[0] for line in small_files.read_text(context.path("/proc/modules")).splitlines()}
         for name in options["modules"]:
             plain = name.replace("-", "_")
-            # What is built into the kernel has a folder too, where it has parameters.
+            # A module that is built into the kernel has a folder, too, if it has parameters.
             loaded[name] = plain in names or context.path(f"/sys/module/{plain}").is_dir()
     keys = {key: key.replace(".", "/") if "/" not in key else key for key in options["sysctl"]}
     uptime = small_files.text(context.path("/proc/uptime")).partition(" ")[0]

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     wrong = 0
     began_s = time.monotonic()
     for turn in range(3):
-        # Whole numbers below 2**24: the sum is exact in whatever order it is made.
+        # Whole numbers below 2**24: the sum is exact in any order.
         values = (torch.arange(elements) % 97 + turn).float().to(device) * (rank + 1)
         dist.all_reduce(values)
         wanted = (torch.arange(elements) % 97 + turn).float() * (world * (world + 1) // 2)

@@ -49,7 +49,7 @@ def standby_section(facts: Facts, figures: Figures) -> ReportSection:
         if needs_nodes(i)
     )
     order = sorted(by_pool, key=lambda pool: (-by_pool[pool][-1].wanted, pool))[:MAX_LANES]
-    # Whose pool a recovery took from is not in the journal where there are several.
+    # If there are several pools, the journal does not say which one a recovery took from.
     lanes = tuple(
         PoolLane(
             pool, tuple(PoolStep(s.at_s, s.wanted, len(s.nodes)) for s in by_pool[pool]), takings if number == 0 else ()
