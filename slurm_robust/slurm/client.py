@@ -171,7 +171,7 @@ class PastRun(NamedTuple):
         gpus: The number of GPUs on all nodes together; the number asked for if the run has no GPUs yet. 0 if the
             accounting does not track them.
         submitted_at_s: When this run was submitted: a requeue submits the job anew. None if
-            there is no such time. The other times are alike.
+            there is no such time, which holds for the other times, too.
     """
 
     job_id: int

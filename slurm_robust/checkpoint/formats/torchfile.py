@@ -19,8 +19,8 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """A pickle of the number 0x1950a86a20f9469cfc6c."""
 _CHUNK_BYTES = 1 << 19
 MAX_PICKLE_BYTES = 1 << 28
-"""The largest compressed pickle. torch compresses none; an uncompressed one may have a data loader's hundred million
-indices."""
+"""The largest unpacked size of a compressed pickle. torch compresses none; an uncompressed one may have a data
+loader's hundred million indices."""
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""

@@ -32,8 +32,8 @@ class Nic(NamedTuple):
 UNKNOWN = Nic("unknown card", 0)
 _MLX5_VF = "virtual function of a ConnectX"
 _FLOOR = 25
-"""The least believable rate. Below it are only SDR, DDR and single lanes of QDR or FDR, which are not used with a
-ConnectX-4 or newer. QDR (40 Gb/s) may be an old storage fabric."""
+"""The least rate of a healthy port. Below it are only SDR, DDR and single lanes of QDR or FDR, which are not used with
+a ConnectX-4 or newer. QDR (40 Gb/s) may be an old storage fabric."""
 _CARDS: dict[tuple[int, int], Nic] = {
     (MELLANOX, 0x1013): Nic("ConnectX-4", 100, _FLOOR),
     (MELLANOX, 0x1014): Nic(f"{_MLX5_VF}-4", 100, virtual=True),

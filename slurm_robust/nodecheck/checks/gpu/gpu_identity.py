@@ -13,7 +13,7 @@ _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""
 _MAX_KNOWN = 64
 _ALMOST = 0.97
-"""The share of memory that must be equal: ECC, MIG and newer drivers reserve less than the rest."""
+"""The share of the expected memory that a GPU must have: ECC, MIG and newer drivers reserve less than the rest."""
 _MISSING = "drain; look for it in `lspci -d 10de:` and `dmesg | grep NVRM`; power-cycle"
 
 
