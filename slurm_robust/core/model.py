@@ -297,12 +297,12 @@ class Plan:
 
     Attributes:
         evict: Nodes the next attempt must not use.
-        exit_code: What the wrapper returns when the road is STOP.
+        exit_code: The exit code of the wrapper if the road is STOP.
         roll_back: The next attempt goes back to a checkpoint from before the loss went bad.
         pause_s: How long to wait before the next attempt.
         code: The version of the job's code that the next attempt runs; 0 for the one in force.
-        tests: What is tested when the road is TEST.
-        test_nodes: The nodes that are tested when the road is TEST.
+        tests: The tests to run if the road is TEST.
+        test_nodes: The nodes to test if the road is TEST.
         rung: The rung of the ladder that this is (`policy.job.ladder.Rung`), empty if the plan is not a rung.
     """
 

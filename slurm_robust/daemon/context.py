@@ -379,7 +379,7 @@ class DaemonContext:
         """Work that no recovery needs: an error of our own in it is told, and keeps nothing else from its turn.
 
         Args:
-            what: Which work, for `srobust status` and the log, which has the error once in ten minutes.
+            what: The name of the work, for `srobust status` and the log, which has the error once in ten minutes.
         """
         try:
             yield

@@ -48,7 +48,7 @@ class Claim:
         fruitless: Attempts in a row, this lineage, that died before a new step.
         evict: Nodes that the next attempt must not use; only the job's own nodes are accepted.
         conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
-        confidence: Of the verdict, 0–1.
+        confidence: The confidence of the verdict, 0–1.
         why: The plan's reason.
         step: Highest step reached, -1 if unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.

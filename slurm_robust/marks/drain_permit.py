@@ -27,7 +27,7 @@ class DrainPermit(NamedTuple):
 
     Attributes:
         until_s: When it expires, seconds since the epoch.
-        most: It is void once so many nodes are drained by us; None if the marker names no bound.
+        most: The number of nodes drained by us from which on the permit is void; None if the marker names no bound.
     """
 
     until_s: float

@@ -39,7 +39,7 @@ class ChildSource(Source):
     """A source in a process of its own.
 
     Args:
-        name: As findings name it.
+        name: The name that findings have for the source.
         body: Runs in the child; returns when its work is done.
         take: Makes findings of a message, in this process.
         every_s: The body runs once in this time.

@@ -27,7 +27,7 @@ class GpuNumbers:
 
     Args:
         root: The folder that has /proc.
-        kept: From `kept` of an earlier start in this boot; anything else counts as none.
+        kept: The `kept` of an earlier start in this boot; anything else counts as none.
     """
 
     def __init__(self, root: Path, kept: Mapping[str, Any] | None = None) -> None:

@@ -40,7 +40,7 @@ class KmsgFollower(Source):
     Args:
         path: `/dev/kmsg`, or a plain file.
         lines: Judges what comes.
-        cursor: From `cursor` of an earlier start in this boot; empty takes the whole boot.
+        cursor: The `cursor` of an earlier start in this boot; empty takes the whole boot.
         opened: Opens the path, for tests.
     """
 

@@ -80,7 +80,7 @@ class Service:
 
     Args:
         chosen: The site's choices.
-        context: As the checks get it.
+        context: The context of the checks.
         say: Writes a line for people.
         show: Called with each finding that has a number.
         reporter: Makes what tells Slurm of an unfit node; None if nothing may be told.

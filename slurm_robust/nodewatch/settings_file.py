@@ -29,7 +29,7 @@ class SettingsFile(ChildSource):
 
     Args:
         path: The file.
-        identity: Its identity when it was read, from `identity_of`.
+        identity: The identity of the file when it was read, from `identity_of`.
         tell: Tells the daemon the mode, and returns why it could not; None if nothing is to be told. Runs in the child.
     """
 

@@ -43,8 +43,8 @@ class UnfitNode(NamedTuple):
 
     Attributes:
         urgent: The jobs on this node cannot go on.
-        about: What tells it from others of its kind.
-        remedy: As `Seen` has it.
+        about: A text that tells the fault from others of its kind.
+        remedy: The remedy, as in `Seen`.
     """
 
     kind: str
@@ -67,8 +67,8 @@ class SlurmReporter(ChildSource):
         tell: Tells Slurm.
         say: Writes a line for people.
         silent_s: The child is abandoned after so long without a word.
-        hung: As for `ChildSource`.
-        kept: From `kept` of an earlier start in this boot; anything else counts as none.
+        hung: The child that hung, as in `ChildSource`.
+        kept: The `kept` of an earlier start in this boot; anything else counts as none.
     """
 
     def __init__(

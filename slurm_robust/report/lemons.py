@@ -67,8 +67,8 @@ class Lemon:
 
     Attributes:
         failures: Counted as above, so it may be a fraction.
-        expected: What a node like the others would have had in its days.
-        chance: Of so many failures on a node that is like the others.
+        expected: The failures that a node like the others would have had in its days.
+        chance: The chance of so many failures on a node that is like the others.
         kinds: Signals by their kind.
         why: A sentence.
     """

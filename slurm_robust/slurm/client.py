@@ -111,7 +111,7 @@ class Job:
         exclude: Nodes it must not use, folded; None if this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`; empty if the back end cannot tell.
         std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
-        std_err: Its file for errors; empty if errors go to `std_out`.
+        std_err: The file for errors; empty if errors go to `std_out`.
         eligible_at_s: Since when it could start, as far as the job itself goes; set anew by a requeue; 0 if unknown.
     """
 

@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str], max_bytes: int, inside: int | None = None
     """Return the file's first bytes.
 
     Raises:
-        OSError: As `open_plain`, or it cannot be read.
+        OSError: Raised as by `open_plain`, or the file cannot be read.
     """
     with open(open_plain(path, inside), "rb") as stream:
         return stream.read(max_bytes)

@@ -43,7 +43,7 @@ class Checkpointer:
         keep: Sealed checkpoints to keep; 0 for all.
         asynchronous: Copy in the step and write outside of it, from two buffers in shared memory. False: write in the
             step, without buffers.
-        copying: What a save copies, and when.
+        copying: The content of a save, and the time of its copy.
         backups: Copies in the memory of other nodes: how many (0, 1 or 2), or `BackupOptions`.
         tiers: Where saves go beside memory, and how often.
         deprecated: Keywords that are now in `CopyOptions`, `BackupOptions` and `TierOptions`; accepted for one version.
@@ -136,8 +136,8 @@ class Checkpointer:
             step: The last step that `state` includes.
             state: Name → model, optimizer, anything with `state_dict` and `load_state_dict`, tensors, plain values.
                 Wrap what differs on each rank in a `PerRank`.
-            loss: As in `observe`, of that step.
-            grad_norm: The same.
+            loss: The loss of that step, as in `observe`.
+            grad_norm: The gradient norm of that step, as in `observe`.
 
         Returns:
             True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed, or this is a replay
@@ -206,7 +206,7 @@ class Checkpointer:
 
         Args:
             signals: SIGTERM, which Slurm sends KillWait before SIGKILL; the signal that `--signal` names.
-            within_s: From the signal to the end, at most; Slurm's KillWait is 30 s by default.
+            within_s: The longest time from the signal to the end; Slurm's KillWait is 30 s by default.
         """
         self._signals = TerminationSignals(signals, within_s)
 

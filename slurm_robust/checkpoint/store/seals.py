@@ -225,7 +225,7 @@ def seal(
 
     Args:
         path: The checkpoint.
-        step: Its step, if neither its content nor its name has the right one.
+        step: The step, if neither content nor name of the checkpoint has the right one.
         program: The program that wrote it.
         unchecked: Do not check its structure.
         on_bytes: Called for every piece that is digested.

@@ -157,7 +157,7 @@ class AttemptLedger:
 
         Args:
             from_s: Begin of the window.
-            to_s: Its end.
+            to_s: End of the window.
             whole: With all other attempts of the same trainings.
         """
         inside = "seen_at_s >= ? AND eligible_at_s <= ?"

@@ -15,8 +15,8 @@ class Nic(NamedTuple):
     """A model.
 
     Attributes:
-        name: As people call it.
-        max_gbps: Of its fastest port, Gb/s; 0 if the id does not tell (a virtual function of any card).
+        name: The name that people use.
+        max_gbps: The rate of its fastest port, Gb/s; 0 if the id does not tell (a virtual function of any card).
         floor_gbps: An active InfiniBand port below it has lost lanes or fallen back to an old speed; 0: no floor.
         fixed_rate: The driver reports a constant as its rate.
         virtual: A virtual function, as a guest sees it.

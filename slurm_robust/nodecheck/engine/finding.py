@@ -79,7 +79,7 @@ class Result:
     """A finding with the name of its check and the wall time of its probe.
 
     Attributes:
-        conditions: What must still hold for a cached verdict with this finding, see `fast_path.CONDITIONS`.
+        conditions: The conditions of a cached verdict with this finding, see `fast_path.CONDITIONS`.
     """
 
     name: str

@@ -64,10 +64,10 @@ class Check:
     """A check: a probe that reads facts, and a pure function that judges them.
 
     Attributes:
-        name: Its module's name; `--only` and `nodecheck.disable` take it, or the name of its group.
+        name: The name of the check's module; `--only` and `nodecheck.disable` take it, or the name of its group.
         question: The question that it answers, in one sentence: the first line of its module's docstring.
         reads: The files and calls it reads.
-        cost: What one run costs, in words.
+        cost: The cost of one run, in words.
         stages: The stages in which it runs: all whose list in `_NOT_IN` does not name it.
         probe: Reads facts (plain JSON values). Runs in a process of its own; may block, fail or crash.
         judge: Makes a finding of facts and options; pure.

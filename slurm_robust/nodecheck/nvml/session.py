@@ -61,10 +61,10 @@ class NvmlSession:
     Attributes:
         state: Empty if it answers; else why there is nothing to ask: `no_driver`, `saved_tree`, `no_binding`,
             `no_library`, `untrusted_library`, or the name of NVML's error.
-        detail: The same in words.
+        detail: The state in words.
         hung: The call that did not come back, empty if all did: call, gpu (index or None), after_s, task_state.
         gpus: One record a GPU, in NVML's order: index, bus, minor, uuid, model, values, errors, lost.
-        system: Of the node: driver, cuda.
+        system: The versions on the node: driver, cuda.
         told_lost: Indices of the GPUs that were lost when the session was opened or when `gpu_driver` looked: that
             check tells of them. Whichever check finds another one lost later has to tell of it.
     """

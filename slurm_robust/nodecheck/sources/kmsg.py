@@ -53,8 +53,8 @@ class KernelLog:
         data: A plain file's last bytes; the device's records, each ended by a NUL.
         start: Where in the file `data` begins.
         name: `device:inode` of a plain file; empty for the device.
-        error: As in `LogReading`.
-        errno: As in `LogReading`.
+        error: The `error` of a `LogReading`.
+        errno: The `errno` of a `LogReading`.
     """
 
     data: bytes = b""
@@ -80,11 +80,11 @@ class KernelLog:
 
         Args:
             wanted: Tells by its text whether to keep a record; called once for each, oldest first.
-            cursor: Of an earlier reading of the same boot; empty takes the whole boot.
+            cursor: The cursor of an earlier reading of the same boot; empty takes the whole boot.
             booted_at_s: When this boot began, for files that hold several and name dates.
             words: Only a record with one of these words can be wanted; saves a closer look at the others. None named:
                 any can.
-            most: Of the lines with a word only so many are read, the newest; 0 reads all.
+            most: The most lines with one word that are read, the newest; 0 reads all.
         """
         if self.error:
             return LogReading(error=self.error, errno=self.errno)

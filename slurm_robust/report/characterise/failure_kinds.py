@@ -33,8 +33,8 @@ class FailureKind:
 
     Attributes:
         infrastructure: A node, or something that nodes share, was at fault.
-        share: Of all failed runs.
-        gpu_share: Of the GPU time of all failed runs; None if they used none.
+        share: The share of all failed runs.
+        gpu_share: The share of the GPU time of all failed runs; None if they used no GPU.
     """
 
     category: str

@@ -65,9 +65,9 @@ class EttrPoint:
     """ETTR at one time; None if there was no time to divide.
 
     Attributes:
-        cumulative: From the begin of the window.
-        sliding: In the hour (or other width) before.
-        shares: Where that hour went; empty if it had no time.
+        cumulative: The ETTR from the begin of the window.
+        sliding: The ETTR of the hour (or other width) before.
+        shares: The use of that hour; empty if it had no time.
     """
 
     at_s: float

@@ -52,7 +52,7 @@ class AnotherStandby:
         faster_restarts: Restarts that would have found all their nodes.
         saved_hours: GPU hours (node hours without GPUs) that such restarts would have saved; None if it cannot be said.
         held_hours: Node hours that the further nodes would have been held.
-        sentence: What this means, or why it cannot be said.
+        sentence: The meaning of the figures, or why they are not known.
     """
 
     misses: int

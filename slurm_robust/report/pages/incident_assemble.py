@@ -43,7 +43,7 @@ class IncidentSources:
     """Everything that was read about one incident. The job may write its folder, so none of this is trusted.
 
     Attributes:
-        incident: Its `incident.json`.
+        incident: The content of `incident.json`.
         journal: The incident in the form of `srobust incidents --json`.
         story: Lines of `story.jsonl`, lines of other incidents included.
         tests: Each `tests-N.json`.

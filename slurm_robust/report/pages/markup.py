@@ -44,7 +44,7 @@ def element(tag: str, /, *children: str, **attributes: str | float | bool | None
     """Return `<tag class="…">children</tag>`.
 
     Args:
-        tag: Its name, written by us.
+        tag: The name of the element, never a text from outside.
         children: Texts, escaped unless they are markup.
         attributes: `class_` is `class`, `aria_label` is `aria-label`; None and False leave it out, True has no value.
     """

@@ -50,7 +50,7 @@ class PersisterLink:
     """A connection to the persister.
 
     Args:
-        run: The same for all ranks of this run, and for no other run.
+        run: A name that all ranks of this run have, and no other run.
         directory: Where checkpoints are written, absolute.
         rank: This rank.
 

@@ -24,10 +24,10 @@ class SavePlan(NamedTuple):
     """A rank's share of every save.
 
     Attributes:
-        layout: Of its file.
+        layout: The layout of the rank's file.
         file: That file's name.
         metadata: DCP's `.metadata`, the same on all ranks.
-        digest: Of that.
+        digest: The digest of the metadata.
     """
 
     layout: FileLayout

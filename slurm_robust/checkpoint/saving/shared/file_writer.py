@@ -34,12 +34,12 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     """`part-NNNNN.json`: confirms that one rank's share of a save is on the disk.
 
     Attributes:
-        save_id: Of the save.
+        save_id: The id of the save.
         rank: The rank of the share.
-        files: Its files; none if it had nothing to write.
+        files: The files of the share; empty if the rank had nothing to write.
         plan: The digest of all ranks' plans.
         world_size: Ranks that saved together.
-        note: Of the save; with it a restart can use this part though the save was never sealed.
+        note: The note of the save, with which a restart can use this part though the save was never sealed.
     """
 
     save_id: str

@@ -239,7 +239,7 @@ class CopyOffer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         description: The `ImageDescription` of its image, as JSON text.
-        sizes: Of its image.
+        sizes: The sizes of its image.
     """
 
     description: str
