@@ -98,6 +98,8 @@ class ProcessFinder:
         self._clock = clock
         self._foreign: dict[int, int] = {}
         self._mine: dict[int, StepProcess] = {}
+        self._read_young: set[int] = set()
+        """Processes that were young when they were read last: they are read once more."""
         self._waiting: set[int] = set()
         """Warm processes, which are not ranks yet."""
 
@@ -123,11 +125,13 @@ class ProcessFinder:
             seen.add(pid)
             known = self._mine.get(pid)
             young = uptime_ticks - stat.start_ticks < young_ticks
-            if known is not None and known.start_ticks == stat.start_ticks and not young:
+            final = not young and pid not in self._read_young
+            if known is not None and known.start_ticks == stat.start_ticks and final:
                 out.append(known._replace(ppid=stat.ppid))
                 continue
-            if self._foreign.get(pid) == stat.start_ticks and not young and pid not in self._waiting:
+            if self._foreign.get(pid) == stat.start_ticks and final and pid not in self._waiting:
                 continue
+            (self._read_young.add if young else self._read_young.discard)(pid)
             process = self._read(pid, stat)
             if process is None:
                 self._foreign[pid] = stat.start_ticks
@@ -139,6 +143,7 @@ class ProcessFinder:
             for pid in [p for p in table if p not in seen]:
                 del table[pid]
         self._waiting &= seen
+        self._read_young &= seen
         return out
 
     def _read(self, pid: int, stat: procfs.ProcessStat) -> StepProcess | None:

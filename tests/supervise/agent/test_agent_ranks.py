@@ -13,6 +13,7 @@ import pytest
 from agent_stage import AgentStage
 from helpers import wait_until
 
+from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.messages import (
     Heartbeat,
     Hello,
@@ -21,6 +22,7 @@ from slurm_robust.supervise.agent.messages import (
     RankGone,
     RankState,
 )
+from slurm_robust.supervise.agent.ranks import ProcessFinder, Target
 
 
 def test_foreign_processes_are_no_ranks(stage: AgentStage) -> None:
@@ -114,3 +116,28 @@ def test_the_agent_imports_nothing_but_the_standard_library(stage: AgentStage) -
     """It runs with -S on every node: site-packages are not even visible."""
     stage.start_agent()
     stage.receive(Hello)
+
+
+def test_a_process_that_was_seen_before_its_exec_is_read_again_however_late(stage: AgentStage) -> None:
+    """As torchrun forks a worker, and only then gives it its RANK: the next look at it may come seconds later."""
+
+    class LaterClock(SystemClock):
+        later_s = 0.0
+
+        def since_boot_s(self) -> float:
+            return super().since_boot_s() + self.later_s
+
+    clock = LaterClock()
+    finder = ProcessFinder(Target(stage.job, "n1", "1.0.1", "9"), clock)
+    script = "read line; RANK=3 exec sleep 1000"
+    worker = subprocess.Popen(["sh", "-c", script], env=stage.env(0), stdin=subprocess.PIPE)
+    stage.processes.append(worker)
+    ranks = wait_until(lambda: [p.rank for p in finder.processes() if p.pid == worker.pid], 15, "the worker")
+    assert ranks == [-1]
+    assert worker.stdin is not None
+    worker.stdin.write(b"go\n")
+    worker.stdin.flush()
+    wait_until(lambda: Path(f"/proc/{worker.pid}/comm").read_text() == "sleep\n", 15, "its exec")
+    clock.later_s = 7.0
+    for _ in range(2):
+        assert [p.rank for p in finder.processes() if p.pid == worker.pid] == [3]
