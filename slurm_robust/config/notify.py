@@ -37,6 +37,7 @@ class NotifyTarget(NotifySection, frozen=True):
             "breaker",
             "stop",
             "hang",
+            "bad_loss",
             "drain",
             "takeover",
             "blind",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from slurm_robust.core.model import REASON_PREFIX
-from slurm_robust.daemon.api.needs import UNWRITABLE, hang_commands
+from slurm_robust.daemon.api.needs import UNWRITABLE, bad_loss_commands, hang_commands
 from slurm_robust.marks.remedy import untagged
 from slurm_robust.notify.alert import Alert
 from slurm_robust.policy.cluster.leaf_faults import MARK
@@ -127,6 +127,15 @@ def _moves(at_s: float, _: str, text: str) -> Alert:
     return Alert(at_s, "over", hang_key(key), happened, job=job, command=command)
 
 
+def _bad_loss(at_s: float, _: str, text: str) -> Alert:
+    key, _, said = text.partition(": ")
+    done, _, why = said.partition(": ")
+    job = key.partition(".")[0]
+    happened = f"Job {job} goes on with a loss that is not finite: {why}"
+    # Each attempt of a job may come to it again.
+    return Alert(at_s, "bad_loss", f"bad_loss {job}", happened, job=job, done=done, command=bad_loss_commands(job))
+
+
 def hang_key(key: str) -> str:
     """Return the key of a hang's alert, and of the alert that the hang is over."""
     return f"hang {key}"
@@ -149,6 +158,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
     "training.vanished": _vanished,
     "training.hangs": _hangs,
     "training.moves": _moves,
+    "training.bad_loss": _bad_loss,
     "lease.taken": _takeover,
     "lease.lost": _takeover,
     "daemon.error": _error,

@@ -16,6 +16,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "not_resumed": ("warning", "a training was not brought back"),
     "stop": ("warning", "a training ended, and is not started again"),
     "hang": ("warning", "a training hangs, and nothing is done about it"),
+    "bad_loss": ("warning", "a training goes on with a loss that is not finite, and nothing is done about it"),
     "drain": ("warning", "a node was taken out of service"),
     "takeover": ("warning", "another daemon acts from now on"),
     "blind": ("warning", "nodes cannot check their GPUs"),

@@ -8,6 +8,7 @@ from typing import Any
 from slurm_robust.core.model import BESIDE
 from slurm_robust.core.text import duration, shortened
 from slurm_robust.policy.cluster.node_states import FAILED_FOR_SLURM, REBOOTED, rebooted
+from slurm_robust.policy.job.live_loss import says_lost
 from slurm_robust.slurm.values import fold
 
 STALE_S = 30.0
@@ -47,6 +48,11 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         for bar in state.get("barred", ())
     ]
     sentences += [_hangs(job, state, now_s) for job in state["jobs"] if _left_alone(job, state)]
+    sentences += [
+        f"job {job['job']} of {job['user']} goes on with a loss that is not finite: {bad_loss_commands(job['job'])}"
+        for job in state["jobs"]
+        if _bad_loss(job, state)
+    ]
     sentences += [
         f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"
         for job in state.get("waiting", ())
@@ -218,6 +224,18 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     incident = incident_of(job, state["incidents"]) or {}
     commands = hang_commands(str(job["job"]), str(incident.get("reason", "")))
     return f"job {job['job']} of {job['user']} has made no progress for {since}, and {done}: {commands}"
+
+
+def _bad_loss(job: dict[str, Any], state: dict[str, Any]) -> bool:
+    incident = incident_of(job, state["incidents"])
+    if incident is None or incident["id"] != job["incident"] or incident["outcome"] not in LEFT_ALONE:
+        return False
+    return says_lost(str(incident.get("verdict", {}).get("why", "")))
+
+
+def bad_loss_commands(job: str) -> str:
+    """Return what to type about a job that trains on with a loss that is not finite."""
+    return f"srobust incidents {job}; scancel {job} (ends it)"
 
 
 def hang_commands(job: str, why_idle: str) -> str:

@@ -15,6 +15,7 @@ STEPS = 10
 """A loss is bad for good if so many reports of different steps, one after the other, are bad."""
 FACTOR = 5.0
 """Times the usual loss; above is a spike. ByteRobust (SOSP 2025) alerts at five times."""
+_NOT_FINITE = "and not finite in each of the last"
 _WINDOW, _LEAST = 200, 50
 """The usual loss is the median of so many good ones; with fewer than the second number there is no usual loss."""
 
@@ -61,7 +62,7 @@ class LossTrend:
         """A sentence that the loss is not finite any more; empty while it is finite."""
         if self.not_finite < STEPS:
             return ""
-        return f"loss {self._loss} at step {self._step}, and not finite in each of the last {STEPS} reports"
+        return f"loss {self._loss} at step {self._step}, {_NOT_FINITE} {STEPS} reports"
 
     @property
     def spike(self) -> str:
@@ -70,3 +71,8 @@ class LossTrend:
             return ""
         what = f"{self._loss / self.usual:.1f} times the usual {self.usual:.4g}"
         return f"loss {self._loss:.4g} at step {self._step}, {what}, since step {self.bad_since}"
+
+
+def says_lost(why: str) -> bool:
+    """Return whether the reason of a plan says that the loss of a training that goes on is lost (`LossTrend.lost`)."""
+    return why.startswith("loss ") and f", {_NOT_FINITE} " in why

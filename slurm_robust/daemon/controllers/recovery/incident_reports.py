@@ -23,6 +23,7 @@ from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.leaf_faults import unmarked
 from slurm_robust.policy.cluster.recovery_plan import REPORT
 from slurm_robust.policy.cluster.recovery_step import ENDED
+from slurm_robust.policy.job.live_loss import says_lost
 from slurm_robust.slurm.client import Job
 
 REPORTS, WINDOW_S = 10, 3600.0
@@ -110,6 +111,8 @@ class IncidentReports:
     def _follow(self, row: IncidentRow, claim: Claim, plan: Plan) -> None:
         """Note the present result of the job's own plan."""
         journal, times = self.context.journal, self.intake.times_of(claim)
+        if says_lost(claim.why) and (row.mode == Mode.OBSERVE.value or plan.road is Road.ALERT_ONLY):
+            self._tell_bad_loss(row, claim)
         if row.mode == Mode.OBSERVE.value:
             why = BESIDE if claim.own_mode == Mode.ACT.value else "the job only observes"
             self._close(row, "observed", f"{why}: nothing was done")
@@ -187,6 +190,12 @@ class IncidentReports:
         query = "SELECT 1 FROM events WHERE what = ? AND (text LIKE ? || ': %' OR text LIKE ? || '.%: %')"
         db = self.context.journal.db
         return db.execute(query, (what, incident, incident)).fetchone() is not None
+
+    def _tell_bad_loss(self, row: IncidentRow, claim: Claim) -> None:
+        idle = "alert only" if row.mode == Mode.ACT.value else "the job only observes"
+        self.context.alert(
+            "training.bad_loss", f"{row.key}: nothing is done ({idle}): {claim.why}", key=row.key, user=row.user
+        )
 
     def _tell_hang(self, row: IncidentRow, claim: Claim) -> None:
         if self._was_told("training.hangs", row):
