@@ -23,6 +23,8 @@ FORGET_S = HOUR_S
 """The time without a repetition after which an alert counts as new."""
 LASTS_S = {"hang": 7 * DAY_S, "not_resumed": 7 * DAY_S}
 """Event → how long it may last. Such an event is told once, and its end is told, too."""
+ONCE = ("stop",)
+"""Events of which a repetition is not told: a script may start one run after the other."""
 STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
 """When it is first said that something still goes on; then after twice the time each, up to the longest time."""
 RETRY_S, RETRY_MAX_S, RETRY_AFTER_MAX_S = 10.0, 1800.0, 6 * HOUR_S
@@ -110,6 +112,8 @@ def arrived(state: TargetState, alert: Alert, rules: Rules) -> None:
     known = state.repetitions.get(alert.key)
     if known is not None and alert.at_s - known.last_at_s < FORGET_S:
         known.alert, known.last_at_s = alert, max(known.last_at_s, alert.at_s)
+        if alert.event in ONCE:
+            return
         known.times += 1
         known.untold += 1
         return

@@ -145,6 +145,16 @@ def test_what_repeats_is_told_once_and_then_that_it_lasts() -> None:
     assert target.subjects[3] == "[srobust] critical: slurm happened"
 
 
+def test_a_job_whose_runs_end_one_after_the_other_is_told_once() -> None:
+    """Its script goes on: a message that the same goes on would come when nobody can do anything any more."""
+    target = Target()
+    for _ in range(10):
+        target.happens("stop 28", "stop")
+        target.run(300, 10)
+    target.run(2 * HOUR_S, 60)
+    assert target.subjects == ["[srobust] warning: stop 28 happened"]
+
+
 def test_quiet_hours_hold_what_does_not_wake() -> None:
     """A drain waits, an open breaker does not; afterwards one summary."""
     target = Target()

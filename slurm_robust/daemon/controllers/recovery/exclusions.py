@@ -10,12 +10,14 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recovery.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.marks import blind_marker
 from slurm_robust.marks import claim as protocol
 from slurm_robust.marks.claim import ClaimError
+from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import lift
 from slurm_robust.policy.cluster.recovery_view import fit_again
-from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand
 
 AGAIN_S = 60.0
@@ -47,8 +49,7 @@ class Exclusions:
     def shown(self, job: Job) -> dict[str, str]:
         """Return why this waiting job leaves nodes out, by node; empty if it does not leave nodes out."""
         nodes, held = self.context.readings.nodes, {q.node for q in self.ledger.quarantines()}
-        why = {n: "fit" if n in nodes and nodes[n].usable else "out of service" for n in self._left_out_now(job)}
-        return {name: "in quarantine" if name in held else word for name, word in why.items()}
+        return {n: "in quarantine" if n in held else _why_not(nodes.get(n)) for n in self._left_out_now(job)}
 
     def _left_out_now(self, job: Job) -> tuple[str, ...]:
         under_way = self.recoveries.of_job(job.ref.job_id)
@@ -111,3 +112,12 @@ class Exclusions:
             if now_job is None or not back & {*expand(now_job.exclude or "")}:
                 context.journal.note_result(row.key, action, context.now_s())
         self._given_back[job.ref.job_id] = (fit, now_s)
+
+
+def _why_not(node: Node | None) -> str:
+    """Return why a node that a job leaves out is of no use to it now; `fit` if only the job's exclusion is the reason."""
+    if node is None or not node.usable:
+        return "out of service"
+    if blind_marker.marked(node.extra, blind_marker.FULL):
+        return "its disk is full"
+    return "fit" if idle(node) else "in use"

@@ -299,3 +299,15 @@ def test_status_says_what_to_type_for_an_exclusion_that_nobody_ends(made: Make) 
     state = published(world.daemon)
     assert state["waiting"][0]["left_out"] == {"n2": "fit"}
     assert f"scontrol update JobId={number} ExcNodeList=" in " ".join(needs(state, state["at_s"]))
+    nodes = world.slurm.state.nodes
+    for change, word in (
+        ({"extra": "[[srobust-full v=1 at=1 : /scratch]]"}, "its disk is full"),
+        ({"flags": frozenset(("DRAIN",))}, "out of service"),
+    ):
+        before = nodes["n2"]
+        nodes["n2"] = replace(before, **change)
+        world.run(70)
+        state = published(world.daemon)
+        assert state["waiting"][0]["left_out"] == {"n2": word}
+        assert "ExcNodeList=" not in " ".join(needs(state, state["at_s"]))
+        nodes["n2"] = before
