@@ -115,7 +115,7 @@ class Exclusions:
 
 
 def _why_not(node: Node | None) -> str:
-    """Return why a node that a job leaves out is of no use to it now; `fit` if only the job's exclusion is the reason."""
+    """Return why a left out node is of no use to its job now; `fit` if only the exclusion keeps the job from it."""
     if node is None or not node.usable:
         return "out of service"
     if blind_marker.marked(node.extra, blind_marker.FULL):
