@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from slurm_robust.core.model import REASON_PREFIX
+from slurm_robust.core.model import BESIDE, REASON_PREFIX
 from slurm_robust.daemon.api.needs import UNWRITABLE, bad_loss_commands, hang_commands
 from slurm_robust.marks.remedy import untagged
 from slurm_robust.notify.alert import Alert
@@ -116,7 +116,7 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
     key, _, said = text.partition(": ")
     done, _, since = said.partition(", since ")
     job = key.partition(".")[0]
-    happened = f"Job {job} hangs since {since}"
+    happened = f"{'An srun of job' if BESIDE in done else 'Job'} {job} hangs since {since}"
     return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=hang_commands(job, text))
 
 

@@ -84,6 +84,15 @@ def test_a_hang_that_nothing_may_be_done_about_is_told(world: World) -> None:
     assert alert.command == COMMAND
 
 
+def test_of_one_of_several_sruns_people_are_not_told_to_requeue_the_job() -> None:
+    """The other one may train on: its work would be lost."""
+    line = "1.i1: nothing is done (several sruns of the job run at once), since 10:00:00 UTC: rank 1 hangs"
+    alert = log_alerts.alert_of(0.0, "training.hangs", line)
+    assert alert is not None
+    assert alert.happened.startswith("An srun of job 1 hangs since 10:00:00 UTC")
+    assert alert.command == "srobust incidents 1; srobust stacks 1"
+
+
 def test_whoever_is_told_of_a_job_that_may_not_be_requeued_is_not_told_to_requeue_it() -> None:
     """Its user can only cancel it."""
     line = "1.i1: nothing is done (alert only), since 10:00:00 UTC: rank 1 hangs. The job may not be requeued"

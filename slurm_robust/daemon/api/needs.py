@@ -222,7 +222,7 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     if why == "alert only" and left_s > 0:
         done = f"nothing is done about it for another {duration(left_s)} (the evidence is not sure enough)"
     incident = incident_of(job, state["incidents"]) or {}
-    commands = hang_commands(str(job["job"]), str(incident.get("reason", "")))
+    commands = hang_commands(str(job["job"]), f"{done}; {incident.get('reason', '')}")
     return f"job {job['job']} of {job['user']} has made no progress for {since}, and {done}: {commands}"
 
 
@@ -240,5 +240,8 @@ def bad_loss_commands(job: str) -> str:
 
 def hang_commands(job: str, why_idle: str) -> str:
     """Return what to type about a job that hangs while nothing is done, for the reason `why_idle`."""
+    commands = f"srobust incidents {job}; srobust stacks {job}"
+    if BESIDE in why_idle:
+        return commands  # the other sruns may train on
     end = f"scancel {job}" if "may not be requeued" in why_idle else f"scontrol requeue {job} (starts it anew)"
-    return f"srobust incidents {job}; srobust stacks {job}; {end}"
+    return f"{commands}; {end}"
