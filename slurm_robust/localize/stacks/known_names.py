@@ -52,6 +52,10 @@ STARTUP_CALLS = frozenset(
     {"init_process_group", "_new_process_group_helper", "new_group", "_new_group_with_tag", "_store_based_barrier",
      "rendezvous", "init_device_mesh"}
 )  # fmt: skip
+RENDEZVOUS = re.compile(
+    r"\(torch/distributed/(?:rendezvous|distributed_c10d|device_mesh|elastic/rendezvous/|elastic/utils/store)"
+)
+"""Labels of start-up places at which a rank, or torchrun, waits for its peers and asks a store again and again."""
 WRAPPERS = ("torch/distributed/c10d_logger.py", "torch/_ops.py", "torch/utils/_contextlib.py", "torch/_compile.py",
              "contextlib.py", "functools.py", "torch/_dynamo/eval_frame.py")  # fmt: skip
 
@@ -74,6 +78,7 @@ TIGHT: tuple[tuple[Kind, str, str], ...] = (
     (Kind.COLLECTIVE, "horovod/", r".*"),
     (Kind.BACKWARD, "torch/autograd/graph.py", r"_engine_run_backward"),
     (Kind.BACKWARD, "torch/autograd/__init__.py", r"backward|grad"),
+    (Kind.STARTUP, "torch/distributed/elastic/rendezvous/", r".*"),
     (Kind.SYNC, "torch/cuda/", r"synchronize|wait_stream|wait_event|wait"),
     (Kind.SYNC, "torch/accelerator/", r"synchronize"),
     (Kind.SYNC, "torch/amp/grad_scaler.py", r".*"),

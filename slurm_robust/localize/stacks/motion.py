@@ -34,6 +34,10 @@ QUIET_FLOOR_S = 0.03
 _ASLEEP = ("SS", "SD", "DS", "DD")
 IO_BYTES = 16384
 """Fewer bytes than this are a log line or a heartbeat."""
+STORE_BYTES_PER_S = 1 << 20
+"""Fewer than this, in a rendezvous, are the polling of a store. A host moves 4.5 kB/s by itself, a lone torchrun 0.9;
+that of many torchruns answers all of them, which was not measured.
+"""
 
 
 class Motion(str, enum.Enum):
@@ -156,8 +160,10 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
         return Motion.STILL, "", False
     if before.cpu_s < 0 or after.cpu_s < 0 or elapsed_s <= 0:
         return Motion.UNSURE, f"CPU time of process {after.pid} is not known", False
-    if before.io_bytes >= 0 and after.io_bytes - before.io_bytes > IO_BYTES:
-        return Motion.MOVING, f"process {after.pid} read or wrote {after.io_bytes - before.io_bytes} bytes", False
+    moved = after.io_bytes - before.io_bytes if before.io_bytes >= 0 else 0
+    wrote = f"process {after.pid} read or wrote {moved} bytes"
+    if moved > IO_BYTES and not (moved <= STORE_BYTES_PER_S * elapsed_s and place(after).in_rendezvous):
+        return Motion.MOVING, wrote, False
     if is_rank and place(after).kind in (Kind.COLLECTIVE, Kind.SYNC):
         # A wait for peers or the device may spin; that is not progress.
         return Motion.STILL, "", False
@@ -167,7 +173,7 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
     if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and (side_thread_runs or held):
         # /proc shows the main thread's state: the processor is used by another one, which py-spy may not see (NCCL's).
         return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
-    return found
+    return (Motion.UNSURE, wrote, False) if found[0] is Motion.STILL and moved > IO_BYTES else found
 
 
 def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:

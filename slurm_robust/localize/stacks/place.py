@@ -16,6 +16,7 @@ from slurm_robust.localize.stacks.frames import by_identity, label, own_frames, 
 from slurm_robust.localize.stacks.known_names import (
     LOOSE,
     PRIMITIVES,
+    RENDEZVOUS,
     SLOW_NAMES,
     STARTUP_CALLS,
     TIGHT,
@@ -47,6 +48,11 @@ class StackPlace:
     def waits_for_peers(self) -> bool:
         """Whether the thread is in a collective, or waits for one, so that another rank's absence explains the wait."""
         return self.kind in (Kind.COLLECTIVE, Kind.BACKWARD, Kind.SYNC)
+
+    @property
+    def in_rendezvous(self) -> bool:
+        """In the start-up, waiting for peers through a store, which is polled."""
+        return self.kind is Kind.STARTUP and RENDEZVOUS.search(self.label) is not None
 
 
 def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:

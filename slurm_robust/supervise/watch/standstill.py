@@ -84,7 +84,7 @@ def _waits(capture: Capture, verdict: Verdict) -> bool:
     stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
     places = [rank_place(rank) for rank in capture.ranks]
     apart = verdict.conclusion is Conclusion.UNDETERMINED and len({place.label for place in places}) > 1
-    return stands or apart or any(place.waits_for_peers for place in places)
+    return stands or apart or any(place.waits_for_peers or place.in_rendezvous for place in places)
 
 
 def _where(capture: Capture) -> str:

@@ -18,6 +18,15 @@ from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.lineage.lineage_store import LineageStore
 
 RECEIVES = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["recvall", "/home/u/train.py", 27]]}]
+_TORCH = "/opt/env/lib/python3.11/site-packages/torch/distributed"
+_STORE = [
+    ["<module>", "/home/u/train.py", 5],
+    ["init_process_group", f"{_TORCH}/distributed_c10d.py", 1892],
+    ["_create_c10d_store", f"{_TORCH}/rendezvous.py", 199],
+]
+STARTS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": _STORE}]
+STORE_BYTES_PER_S = 4500
+"""What the host of a store of torch's moves while it polls for its workers."""
 SLEEPS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["main", "/home/u/serve.py", 7]]}]
 
 
@@ -31,7 +40,7 @@ class Mute:
         self.where = where
         self.attempt = self.world.attempt()
         self.world.finds_ranks(len(where))
-        self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS, "receives": RECEIVES}
+        self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS, "receives": RECEIVES, "starts": STARTS}
         self.world.agents.processes = self.processes
         start = AttemptStart(self.world.session, self.attempt, LineageStore(self.world.session))
         self.quiet = QuietCaptures(self.world.session, self.attempt, start)
@@ -41,7 +50,9 @@ class Mute:
     def processes(self, rank: int) -> list[dict[str, Any]]:
         """Asleep at its place; a rank that works uses its processor."""
         works = self.where[rank] == "works"
-        process = {"pid": 100 + rank, "cpu_s": self.world.clock.at_s if works else 1.0, "io_bytes": 1, "net_bytes": 0}
+        moved = int(self.world.clock.at_s * STORE_BYTES_PER_S) if self.where[rank] == "starts" else 1
+        cpu_s = self.world.clock.at_s if works else 1.0
+        process = {"pid": 100 + rank, "cpu_s": cpu_s, "io_bytes": moved, "net_bytes": 0}
         return [{**process, "state": "R" if works else "S", "stack": "sleeps" if works else self.where[rank]}]
 
     def passes(self, seconds: float) -> None:
@@ -149,4 +160,15 @@ def test_two_ranks_that_wait_by_sockets_of_their_own_are_told(tmp_path: Path) ->
     mute.passes(500)
     (line,) = mute.said
     assert "rank 0 in recvall (u/train.py:27), rank 1 in main (u/serve.py:7)" in line
+    assert mute.proven == 0
+
+
+@pytest.mark.parametrize("other", ["sleeps", "starts"])
+def test_a_start_up_that_waits_for_a_rank_is_told_and_left_alone(tmp_path: Path, other: str) -> None:
+    """The store is polled all the time. The others may yet come: nothing is done, also after an hour."""
+    mute = Mute(tmp_path, {0: "starts", 1: other})
+    mute.passes(3600)
+    (line,) = mute.said
+    assert "in _create_c10d_store (torch/distributed/rendezvous.py:199)" in line
+    assert "nothing is done" in line
     assert mute.proven == 0
