@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_robust.diagnose.attempts import ENDS, MARKS_OF_ATTEMPTS, AttemptCount
 from slurm_robust.diagnose.hints import BranchIndex, PatternBranch, branches, compiled, masked
 from slurm_robust.diagnose.lines import plain, unlabelled
 from slurm_robust.diagnose.raised import BEGINS, MARKS, Tracebacks
@@ -27,13 +28,6 @@ _MILD = re.compile(
 )
 _LEVEL = re.compile(r"\[[IW][ \d]|[IW]\d{4} |.{0,80}?(?<![=\w])(?:INFO|DEBUG)\b")
 _NOT_MILD = re.compile(r"NCCL WARN|\bXid\b|[Ff]ault nodes are")
-_OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
-"""Matches our own lines in a job's output, which quote what others have printed."""
-_WE_END = re.compile(r"srobust: [\d:]{8} (?:restart|spare|seat|requeue|plain|owner|test|stop)[a-z_ ]*: ")
-_WE_BEGIN = re.compile(r"srobust: [\d:]{8} (?:training at step |.{0,40} for the training step;)")
-"""Between a line of the first kind and a line of the second kind, we are the ones who end ranks. A job that reports no
-steps prints no line of the second kind, so lines that others print after these ends count again, too."""
-_ENDS = ("srun: ", "slurmstepd")
 _DETAIL = "Last error:"
 """NCCL's sentence before the line that says what failed."""
 _LINE_END = r"\n"
@@ -41,9 +35,9 @@ _MAX_JOINED = 50_000
 _OTHER_FAILURES = "Failures:"
 _FIRST_FAILURE = "Root Cause (first observed failure)"
 OPENING = (_DETAIL, _OTHER_FAILURES, _FIRST_FAILURE)
-"""Texts of lines that only say what the next lines are."""
-READ_ANYWAY = (*MARKS, *OPENING)
-"""Lines with one of these texts are read even if no rule recognises them."""
+"""What lines say that only tell what the next ones are."""
+READ_ANYWAY = (*MARKS, *OPENING, *MARKS_OF_ATTEMPTS)
+"""Lines with one of these are read even if no rule recognises them."""
 _OF_NCCL = re.compile("NCCL", re.IGNORECASE)
 _MESSAGE_LINES = 4
 _CACHE_LINES = 8192
@@ -65,7 +59,8 @@ class LogFinding:
         header: The line only opens a message, and a later line of that message tells more.
         place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
         code: The line of code that its traceback shows last; empty without one.
-        cut: The line is the last one of a traceback that the log does not have whole.
+        cut: It is the last line of a traceback that the log does not have whole.
+        attempt: Of the attempts whose beginnings the lines show, in which one it stands; the first is 0.
     """
 
     rule: Rule
@@ -80,6 +75,7 @@ class LogFinding:
     place: str = ""
     code: str = ""
     cut: bool = False
+    attempt: int = 0
 
     @property
     def category(self) -> Category:
@@ -246,7 +242,12 @@ class FindingsReader:
         self._rank = rank
         self._tracebacks = Tracebacks()
         self._message = _OpenedMessage()
-        self._we_end = self._ended = False
+        self._attempts = AttemptCount()
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the next line belongs to; the first is 0."""
+        return self._attempts.number
 
     def read(self, number: int, raw: str) -> None:
         """Read a line; a traceback that a logger has put on one line is split into its own lines first."""
@@ -258,17 +259,10 @@ class FindingsReader:
 
     def _read_line(self, number: int, line: str) -> None:
         bare = unlabelled(line)
-        if _OURS.match(bare):
-            if _WE_END.match(bare):
-                self._we_end, self._ended = True, False
-            elif _WE_BEGIN.match(bare):
-                self._we_end = False
+        if self._attempts.takes(bare, number):
+            if (since := self._attempts.since) is not None:
+                self.found = [self._renumbered(one) if one.number > since else one for one in self.found]
             return
-        if self._we_end and bare.startswith(_ENDS):
-            self._ended = True
-            return
-        if bare.strip():
-            self._we_end = self._we_end and not self._ended
         tracebacks, message = self._tracebacks, self._message
         text = tracebacks.read(bare, line, number)
         if text is None or message.reads(text, number, self.found):
@@ -283,12 +277,17 @@ class FindingsReader:
         followed = chained and (tracebacks.handled or 0) >= rule.weight
         place, code = (tracebacks.place, tracebacks.code) if ends else ("", "")
         finding = LogFinding(
-            rule, line.strip(), number, self._rank, ends, chained, followed, mild, message.other_failures, place, code
-        )
+            rule, line.strip(), number, self._rank, ends, chained, followed, mild, message.other_failures, place, code,
+            attempt=self.attempt,
+        )  # fmt: skip
         message.closes(finding, self.found)
         self.found.append(finding)
         if ends:
             tracebacks.end(rule.weight)
+
+    def _renumbered(self, one: LogFinding) -> LogFinding:
+        """The finding as one of the attempt that is read, unless Slurm says it of the end of the one before."""
+        return one if one.text.startswith(ENDS) else replace(one, attempt=self.attempt)
 
     def finish(self) -> None:
         """Finish after the last line: a cut traceback counts as a finding if nothing else tells why it failed."""
@@ -298,7 +297,9 @@ class FindingsReader:
         rule = self._rules.of_exception(f"{cut.raises}: ")
         if rule is not None:
             text = cut.line.strip()
-            self.found.append(LogFinding(rule, text, cut.number, self._rank, place=cut.place, cut=True))
+            self.found.append(
+                LogFinding(rule, text, cut.number, self._rank, place=cut.place, cut=True, attempt=self.attempt)
+            )
 
     def forget_repeated(self, most: int) -> None:
         """Keep only the first `most` findings of each kind; the root is among them."""
@@ -307,7 +308,7 @@ class FindingsReader:
         times: dict[tuple[object, ...], int] = {}
         kept = []
         for one in self.found:
-            kind = (one.rule.id, one.in_traceback, one.chained, one.followed, one.mild, one.header)
+            kind = (one.attempt, one.rule.id, one.in_traceback, one.chained, one.followed, one.mild, one.header)
             times[kind] = times.get(kind, 0) + 1
             if times[kind] <= most:
                 kept.append(one)

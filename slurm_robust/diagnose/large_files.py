@@ -145,8 +145,11 @@ class _Scan:
     def _read(self, line: _LogLine, known: _Key) -> None:
         if self._until < line.number and self._shows_place(line, known):
             return
-        reader, count = self._reader, len(self._reader.found)
+        reader, count, attempt = self._reader, len(self._reader.found), self._reader.attempt
         reader.read(line.number, line.text)
+        if reader.attempt != attempt:  # what was enough of one attempt is not of the next
+            self._enough.clear()
+            self._keys.clear()
         if len(reader.found) > count:
             self._of_findings[line.number] = line
             newest = reader.found[-1]

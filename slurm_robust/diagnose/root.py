@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_robust.diagnose.findings import LogFinding, each_rule_once
 from slurm_robust.diagnose.rulebook import shipped
@@ -41,7 +41,8 @@ class Diagnosis:
         blame: Whose fault the failure is.
         followed: Errors that only followed from the root, each rule once, in order.
         also: Other errors that may be roots of their own.
-        why: A sentence on other lines that decided which line is the root; empty if none did.
+        why: Which lines beside the root decide about it, as a sentence; empty if none do.
+        earlier: The roots of attempts before the root's, the newest first.
     """
 
     root: LogFinding | None
@@ -50,6 +51,7 @@ class Diagnosis:
     followed: tuple[LogFinding, ...] = ()
     also: tuple[LogFinding, ...] = ()
     why: str = ""
+    earlier: tuple[LogFinding, ...] = ()
 
 
 def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
@@ -73,11 +75,20 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
     return Diagnosis(root, root.category, blame, followed, also, why)
 
 
+def diagnose_attempts(found: Sequence[LogFinding]) -> Diagnosis:
+    """Find the root in the last attempt that says more than a warning: an earlier one's error did not end the job."""
+    told = [diagnose([one for one in found if one.attempt == n]) for n in sorted({one.attempt for one in found})]
+    while len(told) > 1 and told[-1].root is not None and told[-1].root.mild:
+        told.pop()
+    last, *before = reversed(told or [diagnose(found)])
+    return replace(last, earlier=tuple(one.root for one in before if one.root is not None))
+
+
 def without_root(diagnosis: Diagnosis) -> Diagnosis:
     """Return the diagnosis without its root, which is only a warning that ended nothing."""
     unknown, root = shipped().categories[UNKNOWN], diagnosis.root
     also = (root, *diagnosis.also) if root is not None else diagnosis.also
-    return Diagnosis(None, unknown, unknown.blame, diagnosis.followed, also)
+    return replace(diagnosis, root=None, category=unknown, blame=unknown.blame, also=also, why="")
 
 
 def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:

@@ -18,7 +18,7 @@ from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.diagnose.reported_gpu_faults import with_node_fault
-from slurm_robust.diagnose.root import Diagnosis, diagnose, without_root
+from slurm_robust.diagnose.root import Diagnosis, diagnose, diagnose_attempts, without_root
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
 
@@ -75,8 +75,7 @@ class LinesRead:
 def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
     """Find the root: of an incident by its last words, else by the output.
 
-    What says no more than a consequence is no end. A job's output may hold earlier attempts' errors too, so an
-    incident's own last words go first.
+    A job's output may hold other attempts' errors too, so an incident's own last words go first.
     """
     reading = LinesRead(notes=list(subject.notes))
     saved = subject.incident or next(iter(subject.incidents), None)
@@ -86,9 +85,10 @@ def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnos
             _add_files(reading, subject.files, matcher)
     else:
         _add_files(reading, subject.files, matcher)
-        if saved is not None and _consequence(diagnose(reading.found)):
+        if saved is not None and _consequence(diagnose_attempts(reading.found)):
             _add_last_words(reading, saved, matcher)
-    diagnosis = diagnose(reading.found)
+    # Which attempt an incident was of, its job's output does not say.
+    diagnosis = (diagnose if subject.incident is not None else diagnose_attempts)(reading.found)
     if saved is not None:
         only = subject.incident is not None or len(subject.incidents) == 1
         diagnosis, reading.faults = _beside_faults(diagnosis, reading, saved, only=only)
@@ -142,8 +142,10 @@ def _add_last_words(reading: LinesRead, saved: SavedIncident, matcher: Matcher) 
 
 
 def _add(reading: LinesRead, lines: Sequence[str], matcher: Matcher, place: LinePlace) -> None:
-    """Add the lines of one stream."""
-    reading.found += findings(lines, place.rank, matcher, first=len(reading.lines))
+    """The lines of one stream."""
+    attempt = max((one.attempt for one in reading.found), default=0)
+    found = findings(lines, place.rank, matcher, first=len(reading.lines))
+    reading.found += [replace(one, attempt=attempt) for one in found]
     reading.places += [place._replace(line=number) for number in range(1, len(lines) + 1)]
     reading.lines += [(place.file, number, line) for number, line in enumerate(lines, 1)]
     reading.read[place.file] = reading.read.get(place.file, 0) + len(lines)
@@ -170,7 +172,16 @@ def _add_files(reading: LinesRead, files: Sequence[Path], matcher: Matcher) -> N
             reading.lines += own
         found = findings([text for _, _, text in reading.lines[first:]], rules=matcher, first=first)
     reading.places += [LinePlace(path, number) for path, number, _ in reading.lines[first:]]
-    reading.found += found
+    reading.found += found if len(files) == 1 else _of_unknown_attempts(found, reading.places)
+
+
+def _of_unknown_attempts(found: Sequence[LogFinding], places: Sequence[LinePlace]) -> list[LogFinding]:
+    """The same, where files that do not tell attempts apart may tell of any, and so of the last one."""
+    last = max((one.attempt for one in found), default=0)
+    seen: dict[str, set[int]] = {}
+    for one in found:
+        seen.setdefault(places[one.number].file, set()).add(one.attempt)
+    return [one if len(seen[places[one.number].file]) > 1 else replace(one, attempt=last) for one in found]
 
 
 def _size_bytes(files: Sequence[Path]) -> int:

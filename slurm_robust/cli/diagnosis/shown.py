@@ -69,6 +69,7 @@ def as_json(
         "root": _finding_json(root, reading.places) if root is not None else None,
         "followed": [_finding_json(finding, reading.places) for finding in diagnosis.followed],
         "also": [_finding_json(finding, reading.places) for finding in diagnosis.also],
+        "earlier": [_finding_json(finding, reading.places) for finding in diagnosis.earlier],
         "leads": reading.leads.id if reading.leads is not None else "",
         "job": subject.job,
         "silent_since_s": subject.silent_since_s,
@@ -99,7 +100,7 @@ def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
         blame = f"{blame}; {diagnosis.why}"
     lines = [
         f"{category.name}: {category.meaning}",
-        *_titled("root:", [root.text[:300], _where(root, places)]),
+        *_titled("root:", [root.text[:300], _where(root, places) + _attempt(root) * bool(diagnosis.earlier)]),
         *_titled("blame:", [blame]),
         *_titled("what to do:", [root.rule.remedy]),
     ]
@@ -119,8 +120,13 @@ def _leading_text(saved: SavedIncident) -> list[str]:
 
 def _others_text(diagnosis: Diagnosis, places: Sequence[LinePlace]) -> list[str]:
     lines = list[str]()
-    for title, some in (("followed:", diagnosis.followed), ("also there:", diagnosis.also)):
-        shown = [f"{f.category.name}: {f.text[:160]} ({_where(f, places)})" for f in some[:_MAX_SHOWN]]
+    for title, some in (
+        ("followed:", diagnosis.followed), ("also there:", diagnosis.also), ("earlier:", diagnosis.earlier),
+    ):  # fmt: skip
+        earlier = title == "earlier:"
+        shown = [
+            f"{f.category.name}: {f.text[:160]} ({_where(f, places)}{_attempt(f) * earlier})" for f in some[:_MAX_SHOWN]
+        ]
         more = [f"and {len(some) - _MAX_SHOWN} more"] if len(some) > _MAX_SHOWN else []
         lines += _titled(title, shown + more)
     return lines
@@ -139,6 +145,10 @@ def _where(finding: LogFinding, places: Sequence[LinePlace]) -> str:
     if place.saved:
         return f"line {place.line} of the last ones that name no rank ({place.file}){own}"
     return f"{place.file}:{place.line}{own}"
+
+
+def _attempt(finding: LogFinding) -> str:
+    return f", attempt {finding.attempt + 1}"
 
 
 def _in_a_line(saved: SavedIncident) -> str:
@@ -182,6 +192,7 @@ def _finding_json(finding: LogFinding, places: Sequence[LinePlace]) -> dict[str,
     return {
         "category": finding.category.name, "blame": finding.blame.value, "rule": finding.rule.id, "text": finding.text,
         "file": place.file, "line": place.line, "rank": place.rank, "node": place.node, "place": finding.place,
+        "attempt": finding.attempt + 1,
     }  # fmt: skip
 
 

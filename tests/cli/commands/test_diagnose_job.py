@@ -41,6 +41,26 @@ def test_a_job_is_diagnosed_by_its_own_output(site: Path, tmp_path: Path) -> Non
     assert (told["job"], told["read"], told["incidents"]) == ("1234", [str(out), str(err)], [])
 
 
+KILLED = "srun: error: k2: task 1: Killed"
+RELAUNCHED = "srobust: 09:20:05 srun was started anew for the training step; it may use k1,k2"
+
+
+def test_of_several_attempts_the_last_ones_error_is_the_root(site: Path, tmp_path: Path) -> None:
+    """An earlier attempt's is told as that, with its place; of two files, one may not tell them apart."""
+    out, err = tmp_path / "out" / "train-1234.out", tmp_path / "out" / "e-1234.err"
+    vague = "Traceback (most recent call last):\nRuntimeError: half of it\n"
+    err.write_text(f"{KILLED}\n{RELAUNCHED}\n{vague}")
+    done = run("1234", "--config", site).output
+    assert f"RuntimeError: half of it\n            {err}:4, attempt 2" in done
+    assert f"earlier:    killed: {KILLED} ({err}:1, attempt 1)" in done
+    told = json.loads(run("1234", "--json", "--config", site).stdout)
+    assert (told["root"]["attempt"], [one["attempt"] for one in told["earlier"]]) == (2, [1])
+    out.write_text(vague)
+    err.write_text(f"{KILLED}\n{RELAUNCHED}\nsrun: error: k2: task 1: Exited with exit code 1\n")
+    told = json.loads(run("1234", "--json", "--config", site).stdout)
+    assert (told["root"]["file"], told["root"]["attempt"]) == (str(out), 2)
+
+
 def test_a_job_without_output_is_diagnosed_by_its_last_incident(site: Path, tmp_path: Path) -> None:
     """The last words of its ranks; what is missing is said, and so is what its incident came to."""
     save_incident(tmp_path / "out" / "slurm-robust-1234", ["Traceback (most recent call last):", "KeyError: 'x'"])
