@@ -21,7 +21,10 @@ _NAMED = re.compile(
 _AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]\w+:\s)")
 """Directly after a traceback's last place, any name of a class is the exception's."""
 _TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')
-"""Matches libraries in which a usual exception has another meaning than elsewhere."""
+"""Libraries in which a usual exception means something else than elsewhere."""
+_LOADS = re.compile(r'torch/serialization\.py", line \d+, in (?:load|_load|_legacy_load)\b')
+_TORCH_LOAD = "torch.load"
+"""The same of what is raised below this call: it reads a checkpoint."""
 _RAISES = re.compile(r"^\s*raise (?:\w+\.)*(\w+)\(?")
 _ASSERTS = re.compile(r"^\s*assert[\s(]")
 _OF_DEVICE = re.compile(
@@ -168,7 +171,9 @@ def _shows_place(text: str, now: _Traceback) -> bool:
     """Return whether the line is a place of a stack, or the code there."""
     if (place := place_of(text)) is not None:
         telling = _TELLING.search(text)
-        now.after_place, now.place, now.library = True, place or now.place, telling[1] if telling else ""
+        below_load = not place and (now.library == _TORCH_LOAD or _LOADS.search(text) is not None)
+        now.library = _TORCH_LOAD if below_load else telling[1] if telling else ""
+        now.after_place, now.place = True, place or now.place
         now.code, now.own = "", bool(place)
         return True
     boxed = now.open and text.lstrip().startswith(_BOX)

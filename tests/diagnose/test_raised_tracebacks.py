@@ -111,3 +111,30 @@ def test_speakers_without_end_are_forgotten() -> None:
     for number in range(20_000):
         tracebacks.read("step", f"[rank{number}]: step")
     assert len(tracebacks._of) <= 4096
+
+
+SERIALIZATION = '  File "/env/lib/python3.11/site-packages/torch/serialization.py", line {}, in {}'
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "rule"),
+    [
+        ([(1568, "load"), (807, "__init__")], "OSError: [Errno 22] Invalid argument", "checkpoint-unreadable"),
+        ([(1626, "load"), (1886, "_legacy_load")], "EOFError", "checkpoint-unreadable"),
+        ([(1626, "load"), (1886, "_legacy_load")], "EOFError: Ran out of input", "checkpoint-unreadable"),
+        ([(1568, "load")], "FileNotFoundError: [Errno 2] No such file or directory: 'a.pt'", "file-not-found"),
+        ([(1568, "load")], "OSError: [Errno 116] Stale file handle: 'a.pt'", "stale-handle"),
+        ([(955, "save"), (800, "__init__")], "OSError: [Errno 22] Invalid argument", "runtime"),
+    ],
+)
+def test_what_torch_load_cannot_read_is_a_damaged_checkpoint(
+    frames: list[tuple[int, str]], error: str, rule: str
+) -> None:
+    """Whatever the interpreter calls it; a file that is not there, dead storage and a save stay what they are."""
+    places = [line for number, name in frames for line in (SERIALIZATION.format(number, name), "    return f(x)")]
+    (finding,) = ended([*FRAMES[:2], "    torch.load(path)", *places, error])
+    assert finding.rule.id == rule
+    assert finding.place == "train.py:loss"
+    if rule == "checkpoint-unreadable":
+        assert "srobust ckpt verify" in finding.rule.remedy
+        assert "rename" in finding.rule.remedy
