@@ -17,7 +17,9 @@ MARKS = (BEGINS, 'File "', "frame #", *_CHAINS, *_REPORTS)
 """Each line that begins a traceback, belongs to it, or connects it with another has one of these texts."""
 _NAMED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration|Timeout)(?::|\(|\s*$)"
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*\s*$"
 )
+"""The name of an exception's class. One with its module and nothing else is no line that anybody prints otherwise."""
 _AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]\w+:\s)")
 """Directly after a traceback's last place, any name of a class is the exception's."""
 _TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')

@@ -138,3 +138,31 @@ def test_what_torch_load_cannot_read_is_a_damaged_checkpoint(
     if rule == "checkpoint-unreadable":
         assert "srobust ckpt verify" in finding.rule.remedy
         assert "rename" in finding.rule.remedy
+
+
+PDB = [*FRAMES[:2], "    breakpoint()", '  File "/usr/lib/python3.11/bdb.py", line 115, in dispatch_line',
+       "    if self.quitting: raise BdbQuit", "                      ^^^^^^^^^^^^^"]  # fmt: skip
+
+
+@pytest.mark.parametrize("between", [[], ["step 7 loss 2.3"]])
+def test_a_breakpoint_that_was_left_in_is_the_programs(between: list[str]) -> None:
+    """Nobody answers the debugger in a batch job; the remedy says what to take out."""
+    found = diagnose(findings([*PDB, *between, "bdb.BdbQuit"]))
+    assert found.root is not None
+    assert (found.root.text, found.root.in_traceback, found.blame.value) == ("bdb.BdbQuit", True, "program")
+    assert "breakpoint()" in found.root.rule.remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("mylib.errors.ShardMissing", True),
+        ("bdb.BdbQuit", True),
+        ("trainer.Trainer: step 7", False),
+        ("model.safetensors", False),
+    ],
+)
+def test_a_class_with_its_module_ends_a_traceback_also_behind_others_lines(line: str, ends: bool) -> None:
+    """Ranks without labels print in turn; what only looks like a class's name and says more is anybody's line."""
+    assert [one.text for one in ended([*FRAMES, "step 7 loss 2.3", line])] == [line] * ends
+    assert findings([line]) == [] or line == "bdb.BdbQuit", "alone it is no exception"
