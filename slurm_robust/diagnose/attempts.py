@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
-"""Our own lines in a job's output quote what others have printed."""
+from slurm_robust.diagnose.lines import OURS
+
 _WE_END = re.compile(r"srobust: [\d:]{8} (?:restart|spare|seat|requeue|plain|owner|test|stop)[a-z_ ]*: ")
 _RELAUNCHED = re.compile(r"srobust: [\d:]{8} .{0,40} for the training step;")
 _TRAINS = re.compile(r"srobust: [\d:]{8} training at step ")
@@ -43,7 +43,7 @@ class AttemptCount:
         `bare` is the line without the labels that launchers put before.
         """
         self.since = None
-        if _OURS.match(bare):
+        if OURS.match(bare):  # it quotes what others have printed
             self._read_ours(bare)
             return True
         if "DUE TO " in bare and _REQUEUED.search(bare):

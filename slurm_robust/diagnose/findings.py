@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_robust.diagnose.attempts import ENDS, MARKS_OF_ATTEMPTS, AttemptCount
 from slurm_robust.diagnose.hints import BranchIndex, PatternBranch, branches, compiled, masked
-from slurm_robust.diagnose.lines import plain, unlabelled
+from slurm_robust.diagnose.lines import STORY, plain, unlabelled
 from slurm_robust.diagnose.raised import BEGINS, MARKS, Tracebacks
 from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, read, shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
@@ -259,6 +259,9 @@ class FindingsReader:
 
     def _read_line(self, number: int, line: str) -> None:
         bare = unlabelled(line)
+        if (story := STORY.search(bare)) is not None and story.start():  # behind a progress bar, which ends no line
+            self._read_line(number, line[: len(line) - len(bare) + story.start()])
+            line = bare = bare[story.start() :]
         if self._attempts.takes(bare, number):
             if (since := self._attempts.since) is not None:
                 self.found = [self._renumbered(one) if one.number > since else one for one in self.found]

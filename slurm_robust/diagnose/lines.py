@@ -28,6 +28,13 @@ _VALUES = (
     (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
     (re.compile(r"\d+"), "#"),
 )
+OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
+"""The beginning of a line of ours: the story, messages of our other commands, and `story.jsonl`.
+
+It may be anywhere in a line: a progress bar ends without a newline, and labels or times may precede it.
+"""
+STORY = re.compile(r"srobust: (\d\d):(\d\d):(\d\d) ")
+"""The same of the story, with its time of day."""
 _CARETS = re.compile(r"^\s*[\^~]{2,}\s*$")
 
 

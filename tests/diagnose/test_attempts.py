@@ -80,3 +80,11 @@ def test_attempts_are_told_apart_in_gigabytes_too(tmp_path: Path) -> None:
     last = diagnose_attempts(scanned.found)
     assert last.root is not None
     assert (last.root.attempt, scanned.lines[last.root.number][1]) == (1, 83)
+
+
+def test_a_line_of_ours_behind_a_progress_bar_is_ours_too() -> None:
+    """A bar ends without a newline; what stands before our line is read."""
+    quoted = "srobust: 09:20:03 the watch step ended (exit 1): RuntimeError: CUDA error: unspecified launch failure"
+    assert findings([f" 12%|#   | 3/9{quoted}", f"0: loss 2.3{quoted}"]) == []
+    found = findings([f"KeyError: 'x'{ANEW}", VAGUE[-1]])
+    assert [(one.text, one.attempt) for one in found] == [("KeyError: 'x'", 0), (VAGUE[-1], 1)]

@@ -8,6 +8,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from slurm_robust.cli.diagnosis.incident_files import json_objects
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in
 from slurm_robust.cli.teaching import slurm_words
 from slurm_robust.core.model import JobRef
+from slurm_robust.diagnose.lines import OURS, STORY, unlabelled
 from slurm_robust.marks import claim
 from slurm_robust.marks.claim import ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
@@ -25,6 +27,8 @@ from slurm_robust.supervise.incident_folder import STORY_FILE
 from slurm_robust.supervise.incident_folder import names as folder_names
 
 _MAX_FILES = 64
+_TAIL_BYTES = 64 << 10
+_DAY_S = 86400
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,30 @@ def _silent_since_s(job: Job | None, files: Sequence[Path]) -> float | None:
     signs = [0.0]
     for path in files:
         with contextlib.suppress(OSError):
-            signs.append(path.stat().st_mtime)
+            signs.append(_last_line_s(path))
     with contextlib.suppress(ClaimError):
         told = claim.parse(job.comment)
         signs.append(told.progress.get("last", 0.0) if told is not None else 0.0)
     return max(signs) or None
+
+
+def _last_line_s(path: Path) -> float:
+    """Return when others than we may have written into a file last: our lines at its end tell how old they are."""
+    with path.open("rb") as file:
+        written = os.fstat(file.fileno())
+        file.seek(max(0, written.st_size - _TAIL_BYTES))
+        lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    ours_s: list[int] = []
+    """Times of day of our lines behind the others', the newest first."""
+    for line in filter(str.strip, reversed(lines)):
+        if (story := STORY.search(line)) is not None:
+            hours, minutes, seconds = map(int, story.groups())
+            ours_s.append(hours * 3600 + minutes * 60 + seconds)
+        if unlabelled(OURS.split(line, maxsplit=1)[0]).strip():
+            break
+    gaps = ((newer - older) % _DAY_S for newer, older in pairwise(ours_s))
+    # Two processes of ours write, so that a line may be a second older than the one before it.
+    return written.st_mtime - sum(gap for gap in gaps if gap < _DAY_S // 2)
 
 
 def _claimed(job: Job | None, saved: Iterable[SavedIncident]) -> list[str]:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_robust.diagnose.lines import place_of, unlabelled
+from slurm_robust.diagnose.lines import OURS, place_of, unlabelled
 from slurm_robust.supervise.watch.log_steps import Counters
 
 _CHUNK_BYTES = 1 << 20
@@ -20,11 +20,6 @@ _KEEP_LINES = 4000
 """Two or three lines for each of a thousand ranks, without stack frames."""
 _LINE_MAX = 2000
 
-_OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
-"""The beginning of a line of ours: the story, messages of our other commands, and `story.jsonl`.
-
-It may be anywhere in a line: a progress bar ends without a newline, and labels or times may precede our text.
-"""
 _SLURMS = re.compile(r"(?:srun|slurmstepd\S*): ")
 """The beginning of a line of Slurm; `Job step 5.0 aborted` is not a step of the training."""
 
@@ -198,5 +193,5 @@ def _is_frame(line: str) -> bool:
 
 
 def _without_ours(raw: bytes) -> str:
-    """Return the part of a line that others have written; our text often follows a bar without a newline."""
-    return _OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]
+    """The part of a line that others have written; ours often follows a progress bar without a newline."""
+    return OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]

@@ -96,3 +96,24 @@ def test_a_job_that_runs_is_said_to_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert re.match(r"now: +job 1234 runs; its last line or step is 12 min( \d+ s)? old \(", second)
     assert third.split() == ["where", "its", "ranks", "stand:", "srobust", "stacks", "1234"]
     assert told["silent_since_s"] == pytest.approx(silent_since_s)
+
+
+@pytest.mark.parametrize(
+    ("ours", "silent_s"),
+    [
+        (["srobust: 23:50:00 silence suspected", "srobust: 00:49:59 note", "srobust: 00:50:00 note"], 3600),
+        (["srobust: 09:00:01 note", "srobust: 09:00:00 note", '{"at_s": 1.5, "kind": "note"}'], 0),
+        (["srobust: 08:00:00 note", "step 2", "srobust: 09:00:00 note"], 0),
+        (["srobust run: a word without a time"], 0),
+    ],
+)
+def test_our_own_lines_are_no_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: list[str], silent_s: float
+) -> None:
+    """What we write at the end of the output of a job that hangs is not its last line: that is older."""
+    monkeypatch.chdir(tmp_path)
+    output = tmp_path / "1234.out"
+    output.write_text("\n".join(["step 1", *ours]) + "\n")
+    site = slurm_of_scripts(tmp_path, {"jobid": "1234", "state": "RUNNING", "stdout": str(output), "stderr": "/no"})
+    told = json.loads(run("1234", "--json", "--config", site).stdout)
+    assert told["silent_since_s"] == pytest.approx(time.time() - silent_s, abs=60)
