@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,15 @@ def test_a_suspect_that_cannot_be_checked_goes_back_with_a_strike(made: Make) ->
     assert world.daemon.ledger.quarantines() == []
     assert len(world.daemon.ledger.strikes("n1", 0)) == 1
     assert len(world.slurm.submitted) <= 6
+
+
+def test_a_check_of_ours_is_not_brought_back_as_a_users_job_is(made: Make) -> None:
+    """Its controller asks for it again; a job of that name, but of a user, is brought back like any other."""
+    world = made("daemon: {protect: all}")
+    own = world.slurm.run_job(("n1",), user="root")
+    ours = replace(own, name="srobust-recheck-n1")
+    world.run(4)
+    protected = world.daemon.node_failures.protected
+    assert protected(own)
+    assert not protected(ours)
+    assert protected(replace(ours, user="ann"))

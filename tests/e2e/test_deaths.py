@@ -177,7 +177,7 @@ def test_a_dead_rank_is_noticed_where_sruns_words_go_elsewhere(
     (collective.parent / "__init__.py").touch()
     program = tmp_path / "job" / "program.py"
     program.write_text(WAITING)
-    run = f"srobust run {sys.executable} {program} {tmp_path}/job 2>&1 | cat > {tmp_path}/job/elsewhere #"
+    run = f"srobust run {sys.executable} {program} {tmp_path}/job 2>&1 | cat > /dev/null #"
     job = submit(dev, command=run)
     suspected = job.hears("suspected")
     assert "rank 1" in suspected["text"]
