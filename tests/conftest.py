@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 
 import pytest
 from helpers import slurm_required, slurm_words
@@ -32,6 +33,13 @@ settings.register_profile("fuzz", settings.get_profile("shared"), max_examples=2
 settings.load_profile("shared")
 
 
+LONG_TESTS = frozenset(
+    Path(__file__).parent.parent / line
+    for line in Path(__file__).with_name("long_tests.txt").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `slurm` or `e2e` need Slurm: they are skipped without it, or fail where it is required."""
     if (item.get_closest_marker("slurm") or item.get_closest_marker("e2e")) and not machine.installed():
@@ -41,12 +49,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(message)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits longest, and spread the end-to-end stories among the modules of the other tests.
 
     Stories start many ranks. Where all that run at the same time are stories, slurmds miss their deadlines; where none
     is, the machine waits.
     """
+    for item in items:
+        if item.path in LONG_TESTS:
+            item.add_marker("long")
     first = [item for item in items if item.get_closest_marker("begin_early")]
     rest = [item for item in items if item not in first]
     stories = [[item] for item in rest if item.get_closest_marker("e2e")]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from documents import (
     PACKAGE,
+    ROOT,
     options_of,
     section,
     text_of,
@@ -76,10 +77,16 @@ def test_what_the_readme_says_is_there_is_there() -> None:
 
 
 def test_what_the_test_script_runs_is_said() -> None:
-    """Not all tests: the variants are another command's."""
-    assert '-m "not variant"' in text_of("scripts/test")
+    """What takes long, and the variants, have commands of their own; CI runs all but the variants."""
+    assert 'choice="not variant and not long"' in text_of("scripts/test")
     tried = section("README.md", "Try it")
+    assert "./scripts/test --rest" in tried
     assert "./scripts/test-variants" in tried
+    assert 'scripts/test -m "not variant"' in text_of(".ci/run")
+    missing = [
+        line for line in text_of("tests/long_tests.txt").splitlines() if line[0] != "#" and not (ROOT / line).exists()
+    ]
+    assert missing == []
     for page in ("README.md", "CONTRIBUTING.md", "scripts/test"):
         assert not re.search(r"runs them all|all tests\n", text_of(page)), page
 
