@@ -188,6 +188,20 @@ def test_a_hang_that_ends_by_itself_is_told_to_be_over(world: World, mode: str, 
     assert not any("has made no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
 
 
+def test_a_hang_that_a_person_has_ended_by_a_requeue_has_not_ended_by_itself(world: World) -> None:
+    """As the message advised: the next run takes over the claim's incident, and suspects nothing."""
+    hang(world, "act", "alert_only")
+    world.run(40)
+    jobs = world.slurm.state.jobs
+    jobs[1] = replace(jobs[1], restart_count=1, start_at_s=int(world.slurm.now_s))
+    world.claim(1, (), "i1", state="watching", mode="act")
+    world.run(20)
+    (line,) = moves(world)
+    alert = log_alerts.alert_of(world.slurm.now_s, "training.moves", line)
+    assert alert is not None
+    assert alert.happened == "Job 1 does not hang any more: the job was started anew"
+
+
 def test_a_hang_that_was_not_told_or_whose_job_ends_is_not_told_to_be_over(world: World) -> None:
     """The first is over within seconds; the second job is cancelled."""
     hang(world)

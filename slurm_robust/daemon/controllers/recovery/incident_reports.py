@@ -159,10 +159,11 @@ class IncidentReports:
     def _tell_moves(self) -> None:
         """Say once that a reported hang is over: the job moves again without any action."""
         supervised = self.intake.supervised
-        for row, _ in self._left_alone(suspected=False):
+        for row, claim in self._left_alone(suspected=False):
             if self._was_told("training.hangs", row) and not self._was_told("training.moves", row):
-                text = f"{row.key}: it moves again by itself, and nothing was done"
-                self.context.info("training.moves", text, key=row.key, user=row.user)
+                anew = claim.restart > row.attempt.restart_count
+                how = "the job was started anew" if anew else "it moves again by itself, and nothing was done"
+                self.context.info("training.moves", f"{row.key}: {how}", key=row.key, user=row.user)
         self._at_ease = {i: claim for i, claim in supervised.items() if not claim.suspected_at_s}
 
     def _left_alone(self, *, suspected: bool) -> list[tuple[IncidentRow, Claim]]:
