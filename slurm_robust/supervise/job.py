@@ -158,7 +158,8 @@ class SupervisedJob:
         async with self._writing:
             # A claim that asks for something is judged as it was read: it does not change for a report.
             asks = self.claim.state != claim.STATE_WATCHING or self.claim.suspected_at_s > 0
-            return False if asks else await self._write({})
+            still = {"still_since_s": self.claim.still_since_s, "still": self.claim.still}
+            return False if asks else await self._write(still)
 
     def announce_suspicion(self) -> None:
         """Write, without waiting for it, that something seems wrong: the daemon then polls the job more often."""

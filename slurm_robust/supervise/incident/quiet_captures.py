@@ -236,7 +236,9 @@ class QuietCaptures:
         attempt, settings = self._attempt, self._session.settings
         if not attempt.reports:  # a limit of silence needs progress that it is counted from
             return due_in_s
-        limit_s = settings.startup_limit_s if attempt.pause_kind == FIRST_STEP else settings.action_limit_s
+        # Until a log has `min_steps` lines, nothing tells how long they may be apart.
+        begins = attempt.pause_kind == FIRST_STEP or not attempt.has_progress
+        limit_s = settings.startup_limit_s if begins else settings.action_limit_s
         limit_s = max(limit_s, learnt_limit_s(attempt.pause_kind, self._start.pauses, settings))
         return min(due_in_s, limit_s - silence.silent_s)
 

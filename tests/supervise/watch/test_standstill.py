@@ -33,13 +33,16 @@ SLEEPS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["m
 class Mute:
     """A job that prints nothing; its real stacks are judged by the real votes."""
 
-    def __init__(self, folder: Path, where: dict[int, str], mode: Mode = Mode.ACT) -> None:
+    def __init__(self, folder: Path, where: dict[int, str], mode: Mode = Mode.ACT, printed: str = "") -> None:
         nodes = tuple(f"n{rank + 1}" for rank in where)
         self.world = supervised.World(folder, config=Config(mode=mode), nodes=nodes)
         self.world.clock.at_s = 1000.0
         self.where = where
-        self.attempt = self.world.attempt()
+        output = folder / "job.out"
+        self.attempt = self.world.attempt(paths=(output,))
         self.world.finds_ranks(len(where))
+        output.write_text(printed)
+        self.attempt.read_outputs()
         self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS, "receives": RECEIVES, "starts": STARTS}
         self.world.agents.processes = self.processes
         start = AttemptStart(self.world.session, self.attempt, LineageStore(self.world.session))
@@ -91,6 +94,29 @@ def test_a_mute_job_that_stands_still_is_told_once(tmp_path: Path) -> None:
     assert claim.still.startswith("rank 0 in all_reduce")
     assert claim.suspected_at_s == 0, "it may be healthy"
     assert mute.proven == 0, "nothing more is done than before"
+
+
+def test_after_a_few_lines_the_limit_is_that_of_the_start_up(tmp_path: Path) -> None:
+    """Nothing tells yet how far lines are apart: the site's limit for steps does not count, and is not promised.
+
+    A report of the training's progress leaves the standstill in the claim.
+    """
+    printed = "".join(f"step {n}/100 loss 1.0\n" for n in range(4))
+    mute = Mute(tmp_path, {0: "receives", 1: "sleeps"}, printed=printed)
+    assert mute.attempt.reports
+    mute.passes(700)
+    (line,) = mute.said
+    at = time.strftime("%H:%M:%S", time.localtime(1000 + mute.world.session.settings.startup_limit_s))
+    assert f"acted on at {at}" in line
+
+    async def reports() -> None:
+        mute.world.job.tell_progress()
+        await asyncio.gather(*mute.world.job._tasks)
+
+    still = mute.world.job.claim.still
+    assert still
+    asyncio.run(reports())
+    assert mute.world.job.claim.still == still
 
 
 def test_a_job_that_only_observes_says_that_nothing_will_be_done(tmp_path: Path) -> None:
