@@ -50,6 +50,25 @@ def batch_script() -> str:
         return ""
 
 
+def asks_no_kill(script: str) -> bool:
+    """Return whether a batch script's options keep its job when a node dies (`#SBATCH --no-kill`).
+
+    Slurm tells that by no variable and no command, at least up to 22.05; an option of sbatch's command line stays
+    unknown.
+    """
+    asks = False
+    for line in script.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break  # sbatch reads no option behind the first command
+        words = line.split("#SBATCH", 1)[1].split() if line.startswith("#SBATCH") else []
+        for word in words:
+            if word.startswith("#"):
+                break
+            if word in ("-k", "--no-kill") or word.startswith("--no-kill="):
+                asks = not word.endswith("=off")
+    return asks
+
+
 @dataclass
 class SupervisedJob:
     """A job, as far as its supervisor needs it.

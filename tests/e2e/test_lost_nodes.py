@@ -93,3 +93,20 @@ def test_a_frozen_node_does_not_hold_up_its_own_recovery(cluster: Cluster, submi
         dev.thaw_slurmd(victim, tasks=True)
     wait_until(lambda: job.node(victim).drained or job.node(victim).usable, 30, "a word on the node")
     job.assert_clean_slurm()
+
+
+def test_a_lost_node_is_replaced_by_the_jobs_own_spare(cluster: Cluster, submit: Submit) -> None:
+    """`#SBATCH --no-kill` and one node more than the training needs: Slurm ends nothing, and nothing is requeued."""
+    dev = cluster(**LOST_SOON, standby=0)
+    command = "#SBATCH --no-kill\nsrobust run -N2 -n2 --robust-checkpoint-dir=ck"
+    job = submit(dev, steps=120, command=command)
+    wait_until(lambda: "step 8/" in job.output(), 60, "the first checkpoint")
+    job.hears("training")
+    before = job.job()
+    victim = next(n for n in before.nodes[:2] if n != before.batch_host)
+    dev.kill_slurmd(victim)
+    assert job.hears("decided", 90)["road"] == "spare_in_allocation", job.everything()
+    assert job.hears("resumed", 90)["step"] > 5
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    job.assert_clean_slurm()

@@ -287,7 +287,9 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
 def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
     """Return nodes of the job that the next attempt uses again."""
     names = request.job.nodes
-    unfit = {n for n in names if n in cluster.nodes and not cluster.nodes[n].usable}
+    # A slurmctld that has just begun has heard of no node: what was not known to be unfit is not left out for that.
+    known = {n: cluster.nodes[n] for n in names if n in cluster.nodes}
+    unfit = {n for n, node in known.items() if not node.usable and (node.drained or node.state != "UNKNOWN")}
     under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
     return tuple(sorted({*names} - {*request.evict, *request.lost} - unfit - under_maintenance))
 

@@ -388,7 +388,8 @@ def _drain_lost(r: Recovery, view: View) -> Step | None:
 
 def _while_node_is_silent(r: Recovery, view: View) -> Step:
     lost = [view.nodes[n] for n in r.bad if n in view.nodes]
-    if not any(n.drained or "NOT_RESPONDING" in n.flags for n in lost):
+    # A slurmctld that has just begun knows of no node whether it answers.
+    if not any(n.drained or "NOT_RESPONDING" in n.flags or n.state == "UNKNOWN" for n in lost):
         return _tidy(r, view) or Finish("came_back", "its node answers again")
     if view.lost_s > STAYS_UP_AFTER_DOWN_S:
         return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")

@@ -119,7 +119,7 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     if s.batch_node in dead:
         return f"the batch script's own node {s.batch_node} is dead"
     if dead and not s.job.survives_node_failure:
-        return f"Slurm ends the job with its dead node {min(dead)} (no --no-kill)"
+        return f"Slurm ends the job with its dead node {min(dead)} (its script has no --no-kill)"
     named = evict & s.excluded_named
     if named:
         return f"the command or the environment names {min(named)}"

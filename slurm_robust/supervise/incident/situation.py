@@ -11,6 +11,7 @@ from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.situation import JobFacts, Situation
 from slurm_robust.supervise.incident import full_disk
 from slurm_robust.supervise.incident.ladder_state import ladder_options, standby_nodes
+from slurm_robust.supervise.job import asks_no_kill, batch_script
 from slurm_robust.supervise.launch.srun_command import named_hosts
 from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
@@ -85,7 +86,7 @@ async def read_situation(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
             requeued=job.restart_count > 0,
-            survives_node_failure=bool(session.environment.get("SLURM_NO_KILL")),
+            survives_node_failure=bool(session.environment.get("SLURM_NO_KILL")) or asks_no_kill(batch_script()),
         ),
         mode=session.config.mode,
         outside=command is None,

@@ -147,6 +147,15 @@ def test_drained_survivors_are_left_out_and_not_touched() -> None:
     assert "n3" not in [a.target for a in made.actions]
 
 
+def test_a_slurmctld_that_has_just_begun_costs_a_job_no_node_but_the_lost_one() -> None:
+    """It calls every node UNKNOWN until that has answered: the others of the job are kept, and nothing is refused."""
+    unknown = {f"n{i}": node(f"n{i}", state="UNKNOWN") for i in range(1, 7)}
+    made = planned(job(), ("n2",), cluster(**unknown))
+    assert (made.kept, made.standby) == (("n1", "n3"), ())
+    drained = {**unknown, "n3": node("n3", state="UNKNOWN", flags=frozenset(("DRAIN",)))}
+    assert planned(job(), ("n2",), cluster(**drained)).kept == ("n1",)
+
+
 def test_a_survivor_that_another_job_suspects_is_used_again_only_if_no_other_node_is_free() -> None:
     """It is in quarantine, and waits for this job's end to be checked."""
     quarantine = Reservation("srobust-quarantine-n3", "n3", start_at_s=1, end_at_s=int(NOW_S) + 999)

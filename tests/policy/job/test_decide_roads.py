@@ -31,7 +31,7 @@ def test_spare_in_the_allocation() -> None:
         ({"healthy_spares": (), "daemon": None, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
         ({"healthy_spares": (), "daemon": False}, Road.PLAIN_REQUEUE, "Plain requeue"),
         ({"excluded_named": frozenset({"n2"})}, Road.SEAT, "names n2"),
-        ({"dead_nodes": ("n2",)}, Road.SEAT, "no --no-kill"),
+        ({"dead_nodes": ("n2",)}, Road.SEAT, "has no --no-kill"),
         ({"dead_nodes": ("n2",), "job": JobFacts(survives_node_failure=True)}, Road.SPARE_IN_ALLOCATION, "dead"),
         (
             {"dead_nodes": ("n1",), "job": JobFacts(survives_node_failure=True), "verdict": culprit("n1")},
