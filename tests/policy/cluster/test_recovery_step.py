@@ -139,6 +139,8 @@ def test_node_lost() -> None:
     assert kind(replace(VIEW, nodes=silent, reservations=SEAT), r) == "KeepWaiting"
     assert kind(replace(VIEW, reservations=SEAT), r) == "delete_seat"
     assert kind(VIEW, r) == "Finish came_back"
+    begun = {name: replace(node, state="UNKNOWN") for name, node in NODES.items()}
+    assert kind(replace(VIEW, nodes=begun, reservations=SEAT), r) == "KeepWaiting", "slurmctld was started again"
     assert kind(replace(VIEW, nodes=down, lost_s=20), r) == "Finish went_on"
     assert kind(replace(VIEW, job=PENDING, nodes=down, reservations=SEAT), r) == "drain"
     drained = {**NODES, "n2": replace(down["n2"], flags=frozenset(("DRAIN",)), reason="srobust: stopped")}
