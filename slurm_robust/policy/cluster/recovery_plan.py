@@ -241,7 +241,6 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         # Another job suspects these: better than to wait, but no better than a node that nobody suspects.
         again = [n for n in survivors if n in quarantined][: missing - len(free)]
         kept, missing = tuple(sorted((*kept, *again))), missing - len(again)
-        lost = [n for n in job.nodes if n not in kept]
     if not kept and not free:  # without any node there is no seat, and nobody would look again
         free = candidates(asks, lost, replace(cluster, withheld=frozenset()), config, until_s)
     standby = tuple(sorted(sorted(free, key=request.earlier.__contains__)[: max(0, missing)]))
@@ -286,12 +285,11 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
 
 def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
     """Return nodes of the job that the next attempt uses again."""
-    names = request.job.nodes
     # A slurmctld that has just begun has heard of no node: what was not known to be unfit is not left out for that.
-    known = {n: cluster.nodes[n] for n in names if n in cluster.nodes}
+    known = {n: cluster.nodes[n] for n in request.job.nodes if n in cluster.nodes}
     unfit = {n for n, node in known.items() if not node.usable and (node.drained or node.state != "UNKNOWN")}
     under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
-    return tuple(sorted({*names} - {*request.evict, *request.lost} - unfit - under_maintenance))
+    return tuple(sorted({*request.job.nodes} - {*request.evict, *request.lost} - unfit - under_maintenance))
 
 
 def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:
