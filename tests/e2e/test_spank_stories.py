@@ -117,13 +117,15 @@ def test_the_srun_of_the_old_run_is_ended_with_the_requeue_under_linuxproc(
     assert not old & sruns(job), job.everything()
 
 
+@pytest.mark.variant
 def test_people_are_told_of_a_death_in_a_job_that_may_not_be_requeued(
     cluster: Cluster, submit: Submit, plugstack: Path
 ) -> None:
     """The script's last line is its srun: the job would be over before anybody had looked at what the ranks said."""
     dev = with_plugin(cluster, plugstack, nodes=2, standby=0)
-    fault = {"kind": "kill", "rank": 1, "step": 40}
-    job = submit(dev, nodes=2, command="srun", fault=fault, sbatch=(*ROBUST, "--no-requeue"))
+    # Late enough for the watch to be there on a busy machine: an srun that is not watched yet waits for nobody.
+    fault = {"kind": "kill", "rank": 1, "step": 150}
+    job = submit(dev, nodes=2, steps=300, command="srun", fault=fault, sbatch=(*ROBUST, "--no-requeue"))
     job.hears("verdict", 90)
     ended = job.ends(60)
     assert (ended.state, ended.restart_count) == ("FAILED", 0), job.everything()
